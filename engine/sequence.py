@@ -1,0 +1,72 @@
+"""One choice of one request: its tokens, its blocks, how far it has come.
+
+Knows state. Does not know how any of it changes: the scheduler moves it, a storage fills its table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from engine.messages import Request
+
+
+class Phase(Enum):
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    DONE = "done"
+
+
+@dataclass(eq=False)
+class Sequence:
+    """`tokens` is the prompt and what was generated; rows [0, computed) of them are written.
+
+    `keys` chains the full blocks of `tokens`, `published` counts those given to the index under `epoch`
+    (a reset starts a new one: work begun before it publishes nothing, reset/4).
+    """
+
+    request: Request
+    choice: int = 0
+    tokens: list[int] = field(default_factory=list)
+    phase: Phase = Phase.WAITING
+    table: list[int] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    computed: int = 0
+    adopted: int = 0
+    """Tokens whose rows were pinned instead of computed (a multiple of B)."""
+    cached: int = 0
+    """Tokens reported as cached (a multiple of G, count/1)."""
+    published: int = 0
+    epoch: int = 0
+    holding: Any = None
+    """What a dense storage moved here; None in a paged one."""
+    trace: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.tokens:
+            self.tokens = list(self.request.prompt)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.request.prompt)
+
+    @property
+    def generated(self) -> list[int]:
+        return self.tokens[self.prompt_tokens :]
+
+    @property
+    def longest(self) -> int:
+        """Rows this sequence writes at most: the last sampled token is never written."""
+        return self.prompt_tokens + self.request.params.max_tokens - 1
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What else than tokens a key depends on (key/1)."""
+        return ("salt", self.request.salt)
+
+    @property
+    def forks(self) -> int:
+        """Further choices that will branch off after the prompt."""
+        return self.request.params.n - 1 if self.choice == 0 and self.phase is not Phase.DECODE else 0

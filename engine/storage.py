@@ -1,0 +1,295 @@
+"""Where sequences keep their rows: the interface, and the paged implementation of it.
+
+Knows blocks, keys and tokens of sequences. Does not know when anything happens (`scheduler.py`), what a
+row means (`model.py`), or HTTP. Every method runs on the engine thread, between evaluations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from engine.index import Entry, Key, PrefixIndex
+from engine.kv import BlockStore
+from engine.kvview import KVView
+from engine.pool import BlockPool
+from engine.sequence import Phase, Sequence
+
+
+class Storage(Protocol):
+    """What the scheduler asks of a store."""
+
+    granule: int
+
+    def prepare(self, seq: Sequence) -> None:
+        """A sequence arrived: compute what lookups will need. Holds nothing."""
+
+    def blocked_by(self, seq: Sequence, running: list[Sequence]) -> bool:
+        """Whether a running sequence is computing the very block that `seq` would compute next."""
+
+    def admit(self, seq: Sequence) -> bool:
+        """Match, pin and reserve in one act (adopt/9); False, holding nothing, when it does not fit now."""
+
+    def view(self, seq: Sequence, length: int) -> KVView:
+        """Rows [computed, length) become writable by this sequence alone; may evict, may copy a block."""
+
+    def publish(self, seq: Sequence) -> None:
+        """Offer what is written so far to others."""
+
+    def fork(self, seq: Sequence, choice: int) -> Sequence:
+        """Another choice on the same rows, shared until one of them writes."""
+
+    def release(self, seq: Sequence) -> None:
+        """The one way out: give everything back, whatever the reason."""
+
+    def reset(self) -> dict[str, Any]:
+        """Forget every stored prefix; what running sequences hold stays theirs."""
+
+    def can_ever_hold(self, prompt: int, longest: int, choices: int) -> bool: ...
+
+    def stats(self) -> dict[str, Any]: ...
+
+    def problems(self, sequences: list[Sequence]) -> list[str]: ...
+
+
+def blocks_for(length: int, size: int) -> int:
+    return -(-length // size)
+
+
+@dataclass
+class Promise:
+    """Blocks that an admitted request may still take, shared by its choices."""
+
+    blocks: int
+    holders: int = 1
+
+
+class PagedStorage:
+    """Clone-and-pin over one block pool: adoption changes no stored entry (store/2, store/6).
+
+    `publish_generated`: whether rows written by decode have the bits that prefill would give; if not they
+    stay private. `share` False never adopts and never publishes: the arm without the effect.
+    """
+
+    def __init__(
+        self,
+        store: BlockStore,
+        budget: int,
+        *,
+        granule: int,
+        share: bool = True,
+        publish_generated: bool = True,
+        hash_bytes: int = 16,
+    ) -> None:
+        self.store = store
+        self.size = store.block_size
+        self.granule = granule
+        self.pool = BlockPool(budget)
+        self.index = PrefixIndex(self.size, hash_bytes)
+        self.share = share
+        self.publish_generated = publish_generated
+        self.epoch = 0
+        self._promises: dict[str, Promise] = {}
+        self.counts = {"lookups": 0, "hits": 0, "inserts": 0, "evictions_lru": 0, "copies": 0}
+
+    # -- arriving ---------------------------------------------------------------------------------------
+
+    def prepare(self, seq: Sequence) -> None:
+        seq.keys = self.index.chain(self.index.root(seq.identity), seq.tokens)
+
+    def matched(self, seq: Sequence) -> list[Entry]:
+        """Stored blocks this prompt may adopt; the last prompt token is always computed."""
+        if not self.share:
+            return []
+        limit = (len(seq.tokens) - 1) // self.size
+        return self.index.match(seq.keys[:limit], seq.tokens)
+
+    def blocked_by(self, seq: Sequence, running: list[Sequence]) -> bool:
+        if not self.share:
+            return False
+        next_block = len(self.matched(seq))
+        usable = (len(seq.tokens) - 1) // self.size
+        return next_block < usable and seq.keys[next_block] in self.computing(running)
+
+    def computing(self, running: list[Sequence]) -> set[Key]:
+        """Keys of the full prompt blocks that running prefills will publish."""
+        keys: set[Key] = set()
+        for seq in running:
+            if seq.phase is Phase.PREFILL and seq.epoch == self.epoch:
+                keys.update(seq.keys[seq.published : seq.prompt_tokens // self.size])
+        return keys
+
+    def admit(self, seq: Sequence) -> bool:
+        entries = self.matched(seq)
+        blocks = [entry.block for entry in entries]
+        need = self._need(seq.prompt_tokens, seq.longest, seq.request.params.n) - len(blocks)
+        idle = sum(not self.pool.refs(block) for block in blocks)
+        if need > self.pool.available - idle - self.promised:
+            return False
+        self.adopt(seq, blocks)
+        self._promises[seq.request.id] = Promise(need)
+        self.counts["lookups"] += 1
+        self.counts["hits"] += bool(seq.cached)
+        return True
+
+    def adopt(self, seq: Sequence, blocks: list[int]) -> None:
+        """Clone and pin: the table names the stored blocks, each gets one more reference."""
+        seq.trace["adopted_blocks"] = list(blocks)
+        seq.trace["in_flight"] = sum(self.pool.refs(block) > 0 for block in blocks)
+        self.pool.retain(blocks)
+        seq.table = list(blocks)
+        seq.epoch = self.epoch
+        seq.published = len(blocks)
+        seq.adopted = seq.computed = len(blocks) * self.size
+        seq.cached = seq.adopted // self.granule * self.granule
+
+    @property
+    def promised(self) -> int:
+        """Blocks that admitted sequences may still take."""
+        return sum(promise.blocks for promise in self._promises.values())
+
+    # -- running ----------------------------------------------------------------------------------------
+
+    def view(self, seq: Sequence, length: int) -> KVView:
+        first = seq.computed // self.size
+        for at in range(first, min(len(seq.table), blocks_for(length, self.size))):
+            self._own(seq, at)
+        while len(seq.table) < blocks_for(length, self.size):
+            seq.table.append(self._take(seq))
+        return self.store.view(seq.table)
+
+    def publish(self, seq: Sequence) -> None:
+        """Name each full written block. A twin that is stored already replaces this sequence's own copy,
+        so that simultaneous identical work ends stored once (store/9) and a named block's parent is
+        always held by whoever holds the block."""
+        if not self.share or seq.epoch != self.epoch:
+            return
+        limit = seq.computed if self.publish_generated else min(seq.computed, seq.prompt_tokens)
+        while (seq.published + 1) * self.size <= limit:
+            if not self._publish_block(seq, seq.published):
+                return
+            seq.published += 1
+
+    def fork(self, seq: Sequence, choice: int) -> Sequence:
+        twin = Sequence(seq.request, choice, list(seq.tokens), seq.phase, list(seq.table), list(seq.keys))
+        self.pool.retain(twin.table)
+        twin.computed, twin.published, twin.epoch = seq.computed, seq.published, seq.epoch
+        self._promises[seq.request.id].holders += 1
+        return twin
+
+    def release(self, seq: Sequence) -> None:
+        self._unpromise(seq.request.id)
+        table, seq.table = seq.table, []
+        self.pool.release(table)
+
+    # -- the store as a whole ---------------------------------------------------------------------------
+
+    def reset(self) -> dict[str, Any]:
+        before, entries = self.pool.live, len(self.index)
+        for block in self.index.clear():
+            self.pool.forget(block)
+        self.epoch += 1
+        self.store.shrink(self.pool.highest())
+        freed = (before - self.pool.live) * self.store.block_bytes
+        return {"cleared": True, "freed_bytes": freed, "freed_entries": entries}
+
+    def can_ever_hold(self, prompt: int, longest: int, choices: int) -> bool:
+        return self._need(prompt, longest, choices) <= self.pool.budget
+
+    def stats(self) -> dict[str, Any]:
+        pool, block_bytes = self.pool, self.store.block_bytes
+        return {
+            "paged_block_size": self.size,
+            "paged_block_bytes": block_bytes,
+            "paged_block_budget": pool.budget,
+            "paged_blocks_allocated": self.store.bytes_reserved // block_bytes,
+            "paged_blocks_live": pool.live,
+            "paged_blocks_referenced": pool.referenced,
+            "paged_blocks_cached": pool.cached,
+            "paged_blocks_free": pool.free,
+            "paged_blocks_peak_live": pool.peak_live,
+            "paged_bytes_reserved": self.store.bytes_reserved,
+            "paged_bytes_in_use": pool.live * block_bytes,
+            "entries": len(self.index),
+            "enabled": self.share,
+            **self.counts,
+        }
+
+    def problems(self, sequences: list[Sequence]) -> list[str]:
+        found = self.pool.problems() + self.index.problems()
+        held: dict[int, int] = {}
+        for block in (block for seq in sequences for block in seq.table):
+            held[block] = held.get(block, 0) + 1
+        wrong = {b: n for b, n in held.items() if self.pool.refs(b) != n}
+        if wrong or self.pool.referenced != len(held):
+            found.append(f"reference counts differ from the tables: {wrong or self.pool.referenced}")
+        if self.promised > self.pool.available:
+            found.append(f"{self.promised} blocks promised, {self.pool.available} available")
+        return found
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _need(self, prompt: int, longest: int, choices: int) -> int:
+        """Blocks for the whole life of a request: further choices share the prompt's full blocks."""
+        whole = blocks_for(longest, self.size)
+        return whole + (choices - 1) * (whole - prompt // self.size)
+
+    def _unpromise(self, request_id: str) -> None:
+        promise = self._promises.get(request_id)
+        if promise is not None:
+            promise.holders -= 1
+            if not promise.holders:
+                del self._promises[request_id]
+
+    def _own(self, seq: Sequence, at: int) -> None:
+        """Copy on write: a block that is shared or published is never written again (store/5)."""
+        block = seq.table[at]
+        if self.pool.refs(block) == 1 and not self.pool.is_kept(block):
+            return
+        fresh = self._take(seq)
+        self.store.copy(block, fresh)
+        seq.table[at] = fresh
+        self.pool.release([block])
+        self.counts["copies"] += 1
+
+    def _take(self, seq: Sequence) -> int:
+        if not self.pool.free:
+            self._evict_one()
+        self._promises[seq.request.id].blocks -= 1
+        return self.pool.take()
+
+    def _evict_one(self) -> None:
+        """The least recently used idle block; released tail first, so it is a leaf of its chain."""
+        block = self.pool.oldest()
+        if block is not None:
+            self.index.remove(block)
+            self.pool.forget(block)
+            self.counts["evictions_lru"] += 1
+
+    def _publish_block(self, seq: Sequence, at: int) -> bool:
+        tokens = seq.tokens[at * self.size : (at + 1) * self.size]
+        key = self._key(seq, at, tokens)
+        parent = self.index.entry(seq.table[at - 1]) if at else None
+        if at and parent is None:
+            return False
+        entry = self.index.publish(key, parent, tokens, seq.table[at])
+        if entry is None:
+            return False
+        self._hold(seq, at, entry.block)
+        return True
+
+    def _hold(self, seq: Sequence, at: int, block: int) -> None:
+        own = seq.table[at]
+        if block == own:
+            self.pool.keep(own)
+            self.counts["inserts"] += 1
+            return
+        self.pool.retain([block])
+        seq.table[at] = block
+        self.pool.release([own])
+
+    def _key(self, seq: Sequence, at: int, tokens: list[int]) -> Key:
+        if at == len(seq.keys):
+            parent = seq.keys[-1] if seq.keys else self.index.root(seq.identity)
+            seq.keys.append(self.index.next_key(parent, tokens))
+        return seq.keys[at]
