@@ -1,0 +1,258 @@
+"""The command line: `python -m engine serve | model export | faults`.
+
+Knows options, exit codes and the order of start-up: the BLAS library first, MLX after it. Does not know
+routes or the engine. A user's mistake is one line on stderr that names the option; exit 2 for a bad value, 1
+for a port or a folder that cannot be had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import engine
+from engine import blas
+from engine.config import STORAGES, ConfigError, EngineConfig
+
+if TYPE_CHECKING:
+    from engine.build import Parts
+    from engine.worker import Worker
+
+ABOUT = """\
+A compact paged MLX engine: the reference that the prefix-cache conformance suite is proven on.
+
+  python -m engine serve                    serve the built-in model on http://127.0.0.1:8000
+  python -m engine serve --port 0           ... on a free port, printed once it answers
+  python -m engine serve --no-sharing       ... without adopting, to compare against
+  python -m engine faults                   list the faults that `serve --fault NAME` can build in
+  python -m engine model export DIR         write the built-in model as a folder other servers load
+"""
+
+SERVE_ABOUT = """\
+Serve a model over an OpenAI-compatible HTTP API. Prints `listening on http://HOST:PORT` once it answers.
+
+  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
+       -d '{"prompt": "once upon a time", "max_tokens": 8}'
+  curl http://127.0.0.1:8000/v1/cache/stats
+
+The cached part of a prompt comes back as usage.prompt_tokens_details.cached_tokens.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, and that takes options by their full name only."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message.removeprefix('argument ')} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    try:
+        run: Callable[[argparse.Namespace], int] = arguments.run
+        return run(arguments)
+    except ConfigError as error:
+        return _complain(parser.prog, error, 2)
+    except OSError as error:
+        return _complain(parser.prog, error, 1)
+
+
+def _complain(program: str, error: Exception, code: int) -> int:
+    """One line, whatever the library that raised the error put into it."""
+    print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m engine", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"conformance-engine {engine.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_serve(commands)
+    _add_model(commands)
+    faults = commands.add_parser("faults", help="list the faults that can be built in")
+    faults.set_defaults(run=_faults)
+    return parser
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="serve a model over HTTP",
+        description=SERVE_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    serve.set_defaults(run=_serve)
+    _add_model_options(serve)
+    cache = serve.add_argument_group("cache")
+    cache.add_argument(
+        "--storage",
+        choices=STORAGES,
+        default="paged",
+        help="paged: blocks that any number of requests share; dense: whole sequences, taken and given back",
+    )
+    _add_count(cache, "--block-size", "tokens of one block: the unit of memory and of sharing")
+    _add_count(cache, "--blocks", "the pool's budget in blocks")
+    cache.add_argument(
+        "--no-sharing", dest="share", action="store_false", help="never adopt: every prompt is computed cold"
+    )
+    compute = serve.add_argument_group("compute")
+    _add_count(
+        compute,
+        "--grid",
+        "tokens of the absolute prefill tile; sharing counts in the larger of grid and block",
+    )
+    _add_count(compute, "--chunk", "tokens prefilled in one step, a multiple of the grid")
+    _add_count(compute, "--max-batch", "requests decoded together")
+    _add_count(compute, "--max-queue", "requests that may wait; more are refused with 503")
+    compute.add_argument(
+        "--blas",
+        default="builtin",
+        metavar="builtin|auto|PATH",
+        help="BLAS on the CPU: MLX's own, OpenBLAS where installed, or a library (default: %(default)s)",
+    )
+    _add_network(serve.add_argument_group("network"))
+    test = serve.add_argument_group("test material")
+    test.add_argument(
+        "--fault", metavar="NAME", help="build in a fault; `python -m engine faults` lists them"
+    )
+    test.add_argument("--test-mode", action="store_true", help="add the routes under /v1/test")
+
+
+def _add_network(group: Any) -> None:
+    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    _add_count(group, "--port", "port to listen on, 0 for a free one")
+    group.add_argument("--verbose", action="store_true", help="log every HTTP request")
+
+
+def _add_count(group: Any, option: str, help: str) -> None:
+    default = getattr(EngineConfig, option[2:].replace("-", "_"))
+    group.add_argument(option, type=int, default=default, metavar="N", help=f"{help} (default: {default})")
+
+
+def _add_model_options(parser: Any) -> None:
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--model",
+        default="tiny",
+        help="tiny, tiny-fat, digest, or a folder or repository that mlx-lm loads (default: %(default)s)",
+    )
+    group.add_argument("--model-seed", type=int, metavar="N", help="seed of a built-in model's weights")
+
+
+def _add_model(commands: Any) -> None:
+    model = commands.add_parser("model", help="the built-in models")
+    actions = model.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    export = actions.add_parser("export", help="write a built-in model as a folder that mlx_lm.server loads")
+    export.add_argument("directory", type=Path, metavar="DIR", help="folder to write; made where missing")
+    _add_model_options(export)
+    export.set_defaults(run=_export)
+
+
+# ---- commands
+
+
+def config_of(arguments: argparse.Namespace) -> EngineConfig:
+    """The engine's settings among the parsed options. Raises ConfigError."""
+    names = {field.name for field in fields(EngineConfig)}
+    return EngineConfig(**{name: value for name, value in vars(arguments).items() if name in names})
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    config = config_of(arguments)
+    with bind(config) as listener:
+        blas.apply(config.blas)
+        return _serve_on(listener, config, arguments.verbose)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def bind(config: EngineConfig) -> socket.socket:
+    """A socket bound to the wanted address, not yet listening. Raises OSError that says what is taken."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+    except OSError as error:
+        listener.close()
+        place = f"{config.host} port {config.port}"
+        raise OSError(f"cannot listen on {place}: {error.strerror}; choose another --port, or 0") from None
+    return listener
+
+
+def _serve_on(listener: socket.socket, config: EngineConfig, verbose: bool) -> int:
+    from engine.worker import Worker  # brings in MLX, so only now
+
+    worker = Worker(config, _parts(config.fault))
+    _start(worker)
+    try:
+        from engine.server import create_app, run
+
+        run(create_app(worker, config), listener, worker.stop, verbose=verbose)
+    finally:
+        worker.stop()
+    return 0
+
+
+def _parts(fault: str | None) -> Parts:
+    from engine.faults import parts_for
+
+    try:
+        return parts_for(fault)
+    except KeyError as error:
+        raise ConfigError("fault", str(error.args[0])) from None
+
+
+def _start(worker: Worker) -> None:
+    with _model_named():
+        worker.start()
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from engine.export import export
+
+    with _model_named():
+        export(arguments.directory, arguments.model, seed=arguments.model_seed)
+    print(f"wrote {arguments.model} to {arguments.directory}")
+    return 0
+
+
+@contextmanager
+def _model_named() -> Iterator[None]:
+    """A model that cannot be had is the fault of --model."""
+    from engine.model import ModelError
+
+    try:
+        yield
+    except ModelError as error:
+        raise ConfigError("model", str(error)) from None
+
+
+def _faults(arguments: argparse.Namespace) -> int:
+    from engine.faults import known
+
+    for fault in known():
+        needs = f" (needs --blas with {fault.needs})" if fault.needs else ""
+        print(f"{fault.name}\n    breaks {', '.join(fault.breaks)}{needs}")
+        print(textwrap.indent(textwrap.fill(fault.symptom, 76), "    "))
+    return 0

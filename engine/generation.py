@@ -1,0 +1,113 @@
+"""One generation reply: requests go to the worker, their events become a body or a stream.
+
+Knows the order of events and what each adds to the reply. Does not know routes, how bodies look (engine.api
+builds them) or how the engine computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from engine.api import ApiError, Choice, Json, Reply, Usage
+from engine.exchange import Exchange, while_connected
+from engine.messages import Done, Finished, Progress, Request, RequestError, Token, WorkerLike
+from engine.responses import EventStream, error_response, json_response
+
+
+class Generation(Response):
+    """An ASGI response that runs `requests` on the worker for as long as the client stays connected.
+
+    Choices are numbered over all prompts: prompt i's choice k has index i * n + k.
+    """
+
+    def __init__(
+        self, worker: WorkerLike, reply: Reply, requests: list[Request], *, stream: bool, usage_wanted: bool
+    ) -> None:
+        super().__init__()
+        self._worker, self._reply, self._requests = worker, reply, requests
+        self._stream, self._usage_wanted = stream, usage_wanted
+        self._usage = Usage()
+        self._traces: list[Json] = [{} for _ in requests]
+        self._choices = [
+            Choice(which * request.params.n + k, request.prompt)
+            for which, request in enumerate(requests)
+            for k in range(request.params.n)
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Only a server that goes down cancels a response, and then the connection goes with it.
+        with suppress(asyncio.CancelledError):
+            await while_connected(receive, self._run(scope, receive, send))
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(self._worker)
+        try:
+            self._submit(exchange)
+            if self._stream:
+                await self._send_stream(exchange, EventStream(send))
+            else:
+                response = json_response(await self._collect(exchange))
+                await response(scope, receive, send)
+        except ApiError as error:
+            await error_response(error)(scope, receive, send)
+        finally:
+            exchange.close()
+
+    def _submit(self, exchange: Exchange) -> None:
+        try:
+            for request in self._requests:
+                exchange.submit(request)
+        except RequestError as error:
+            exchange.close()
+            raise ApiError(400, str(error), param=error.param or "prompt") from None
+
+    async def _collect(self, exchange: Exchange) -> Json:
+        async for which, event in exchange.events():
+            self._take(which, event)
+        traced = self._requests[0].trace
+        traces = self._traces if len(self._traces) > 1 else self._traces[0]
+        return self._reply.whole(self._choices, self._usage) | ({"trace": traces} if traced else {})
+
+    async def _send_stream(self, exchange: Exchange, stream: EventStream) -> None:
+        """The status leaves with the first event, so that a refusal still has its own."""
+        try:
+            await self._send_events(exchange, stream)
+        except ApiError as error:
+            if not stream.started:
+                raise
+            await stream.fail(error)
+        else:
+            if self._usage_wanted:
+                await stream.send(self._reply.tail(self._usage))
+            await stream.finish()
+
+    async def _send_events(self, exchange: Exchange, stream: EventStream) -> None:
+        """One chunk a token. A last chunk waits for the next event: Done, right behind it, ends its trace."""
+        held: Json | None = None
+        async for which, event in exchange.events():
+            await stream.start()
+            piece = self._take(which, event)
+            if held is not None:
+                await stream.send(held | self._trace(which, event))
+            held = piece if isinstance(event, Finished) else None
+            if piece is not None and held is None:
+                await stream.send(piece)
+
+    def _trace(self, which: int, event: Progress) -> Json:
+        wanted = isinstance(event, Done) and self._requests[which].trace
+        return {"trace": self._traces[which]} if wanted else {}
+
+    def _take(self, which: int, event: Progress) -> Json | None:
+        """Take an event in; returns the chunk it makes in a stream, None where it makes none."""
+        if isinstance(event, Token | Finished):
+            choice = self._choices[which * self._requests[which].params.n + event.choice]
+            choice.add(event)
+        if not isinstance(event, Token):
+            self._traces[which].update(event.trace or {})
+        if isinstance(event, Done):
+            self._usage.add(event.prompt_tokens, event.completion_tokens, event.cached_tokens)
+        return self._reply.piece(choice, event) if isinstance(event, Token | Finished) else None

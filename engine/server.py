@@ -1,0 +1,289 @@
+"""The engine's HTTP routes, OpenAI-compatible, on FastAPI.
+
+Knows routes, statuses, streaming and disconnects. Does not know arrays, blocks or scheduling: everything goes
+through a worker that takes requests and sends events, and a client that stops reading never makes it wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+import engine
+from engine import metrics
+from engine.api import (
+    ApiError,
+    ChatBody,
+    ChatReply,
+    CompletionBody,
+    CompletionReply,
+    DetokenizeBody,
+    GenerationBody,
+    Ids,
+    Json,
+    Message,
+    OverwriteBody,
+    Reply,
+    TokenizeBody,
+    parse,
+)
+from engine.config import EngineConfig
+from engine.generation import Generation
+from engine.messages import Request, RequestError, SamplingParams, WorkerLike
+from engine.responses import error_response, json_response
+
+Route = tuple[str, str, Callable[..., Any]]
+
+NAME = "conformance-engine"
+MAX_BODY_BYTES = 32 * 2**20
+BODY_SECONDS = 60.0
+CALL_SECONDS = 30.0
+GRACE_SECONDS = 2
+KEEP_ALIVE_SECONDS = 120
+
+
+def create_app(worker: WorkerLike, config: EngineConfig) -> FastAPI:
+    """The application around a started worker. Test routes exist only where config.test_mode is set."""
+    app = FastAPI(title=NAME, version=engine.__version__, openapi_url=None)
+    routes = Routes(worker)
+    for method, path, handler in routes.table(config.test_mode):
+        app.add_api_route(path, handler, methods=[method], response_model=None)
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _crash)
+    return app
+
+
+async def _api_error(_: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+async def _http_error(request: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return error_response(ApiError(error.status_code, message), dict(error.headers or {}))
+
+
+async def _crash(_: HttpRequest, error: Exception) -> Response:
+    return error_response(ApiError(500, f"internal error: {type(error).__name__}", type="server_error"))
+
+
+async def read_body(request: HttpRequest) -> bytes:
+    """The whole body. Raises ApiError 413 above the limit, 408 when it does not arrive in time."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > MAX_BODY_BYTES:
+                    raise ApiError(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+                parts.append(part)
+    except TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {BODY_SECONDS:.0f} s") from None
+    return b"".join(parts)
+
+
+class Routes:
+    """One handler per route."""
+
+    def __init__(self, worker: WorkerLike) -> None:
+        self._worker = worker
+        self._created = int(time.time())
+        self._metrics = metrics.registry(worker.stats)
+
+    def table(self, test_mode: bool) -> list[Route]:
+        """(method, path, handler) of every route."""
+        routes: list[Route] = [
+            ("POST", "/v1/completions", self.completions),
+            ("POST", "/v1/chat/completions", self.chat),
+            ("POST", "/tokenize", self.tokenize),
+            ("POST", "/detokenize", self.detokenize),
+            ("GET", "/v1/models", self.models),
+            ("GET", "/health", self.health),
+            ("GET", "/version", self.version),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/v1/cache/stats", self.stats),
+            ("POST", "/v1/cache/reset", self.reset),
+            ("POST", "/v1/cache/mark", self.mark),
+        ]
+        test: list[Route] = [
+            ("POST", "/v1/test/overwrite", self.overwrite),
+            ("GET", "/v1/test/integrity", self.integrity),
+        ]
+        return routes + (test if test_mode else [])
+
+    # ---- generation
+
+    async def completions(self, request: HttpRequest) -> Response:
+        body = parse(CompletionBody, await read_body(request))
+        self._check_model(body.model)
+        prompts = [await self._encode(prompt) for prompt in body.prompt]
+        return self._generate(CompletionReply, body, body.params(), prompts)
+
+    async def chat(self, request: HttpRequest) -> Response:
+        body = parse(ChatBody, await read_body(request))
+        self._check_model(body.model)
+        return self._generate(ChatReply, body, body.params(), [await self._render(body.messages)])
+
+    def _generate(
+        self, kind: type[Reply], body: GenerationBody, params: SamplingParams, prompts: list[Ids]
+    ) -> Response:
+        self._check_bias(params)
+        prefix = "chatcmpl" if kind is ChatReply else "cmpl"
+        reply = kind(
+            id=f"{prefix}-{uuid.uuid4().hex}",
+            model=self._worker.model_name,
+            codec=self._worker.tokenizer,
+            token_ids=body.return_token_ids,
+            logprobs=params.logprobs is not None,
+        )
+        requests = [Request(reply.id, prompt, params, body.cache_salt, body.trace) for prompt in prompts]
+        usage_wanted = body.stream_options.include_usage
+        return Generation(self._worker, reply, requests, stream=body.stream, usage_wanted=usage_wanted)
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name != self._worker.model_name:
+            message = f"the model {name!r} is not served here; {self._worker.model_name!r} is"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def _check_bias(self, params: SamplingParams) -> None:
+        limit = self._worker.tokenizer.vocab_size
+        for id in params.logit_bias:
+            if id >= limit:
+                raise ApiError(400, f"logit_bias: id {id} is not below {limit}", param="logit_bias")
+
+    async def _encode(self, prompt: str | Ids) -> Ids:
+        """Token ids of a prompt; text is encoded off the event loop, since a long one takes a while."""
+        if isinstance(prompt, tuple):
+            return prompt
+        return tuple(await asyncio.to_thread(self._worker.tokenizer.encode, prompt))
+
+    async def _render(self, messages: list[Message], add_generation_prompt: bool = True) -> Ids:
+        plain = [{"role": message.role, "content": message.content} for message in messages]
+        render = self._worker.tokenizer.render_chat
+        try:
+            return tuple(await asyncio.to_thread(render, plain, add_generation_prompt))
+        except Exception as error:  # a chat template refuses in whatever way its author chose
+            raise ApiError(400, f"messages: the chat template refuses: {error}", param="messages") from error
+
+    # ---- text and ids
+
+    async def tokenize(self, request: HttpRequest) -> Response:
+        body = parse(TokenizeBody, await read_body(request))
+        if (body.prompt is None) == (body.messages is None):
+            raise ApiError(400, "give either prompt or messages", param="prompt")
+        if body.messages is not None:
+            ids = await self._render(body.messages, body.add_generation_prompt)
+        else:
+            ids = await self._encode(body.prompt or "")
+        limit = self._worker.max_positions
+        return json_response({"tokens": list(ids), "count": len(ids), "max_model_len": limit})
+
+    async def detokenize(self, request: HttpRequest) -> Response:
+        ids = parse(DetokenizeBody, await read_body(request)).tokens
+        limit = self._worker.tokenizer.vocab_size
+        for place, id in enumerate(ids):
+            if id >= limit:
+                raise ApiError(400, f"tokens.{place}: id {id} is not below {limit}", param=f"tokens.{place}")
+        return json_response({"prompt": await asyncio.to_thread(self._worker.tokenizer.decode, ids)})
+
+    # ---- facts
+
+    async def models(self) -> Response:
+        card = {"id": self._worker.model_name, "object": "model", "created": self._created}
+        card |= {"owned_by": NAME, "max_model_len": self._worker.max_positions}
+        return json_response({"object": "list", "data": [card]})
+
+    async def health(self) -> Response:
+        if self._worker.alive:
+            return json_response({"status": "ok"})
+        return error_response(ApiError(503, "the engine has stopped", type="server_error"))
+
+    async def version(self) -> Response:
+        return json_response({"name": NAME, "version": engine.__version__})
+
+    async def metrics(self) -> Response:
+        return Response(metrics.render(self._metrics), headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    # ---- cache
+
+    async def stats(self) -> Response:
+        return json_response(self._worker.stats())
+
+    async def reset(self) -> Response:
+        return json_response({"cleared": True, **await self._call("reset")})
+
+    async def mark(self) -> Response:
+        return json_response({"marked": True, **await self._call("mark")})
+
+    async def overwrite(self, request: HttpRequest) -> Response:
+        body = parse(OverwriteBody, await read_body(request))
+        return json_response({"overwritten": body.block, **await self._call("overwrite", block=body.block)})
+
+    async def integrity(self) -> Response:
+        return json_response({"ok": True, **await self._call("integrity")})
+
+    async def _call(self, name: str, **arguments: Any) -> Json:
+        """Run a named action on the engine thread; what it returns as a dict goes into the body."""
+        future: Future[Any] = self._worker.call(name, **arguments)
+        try:
+            result = await asyncio.wait_for(asyncio.wrap_future(future), CALL_SECONDS)
+        except TimeoutError:
+            raise ApiError(503, f"the engine did not {name} in time", type="server_error") from None
+        except RequestError as error:
+            raise ApiError(400, str(error), param=error.param) from None
+        return result if isinstance(result, dict) else {}
+
+
+class EngineServer(uvicorn.Server):
+    """Prints where it listens once it answers; at the end it stops the engine first, so no request stays."""
+
+    def __init__(self, config: uvicorn.Config, stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stop = stop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            host, port = listener.getsockname()[:2]
+            print(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await asyncio.to_thread(self._stop)
+        await super().shutdown(sockets)
+
+
+def run(app: FastAPI, listener: socket.socket, stop: Callable[[], None], *, verbose: bool = False) -> None:
+    """Serve on a bound socket until a signal says stop; then `stop` fails the requests in flight.
+
+    A client that does not take its last bytes gets GRACE_SECONDS.
+    """
+    EngineServer(uvicorn_config(app, verbose), stop).run(sockets=[listener])
+
+
+def uvicorn_config(app: FastAPI, verbose: bool = False) -> uvicorn.Config:
+    """Plain asyncio and h11. Idle connections stay open long, so that no client meets a closing one."""
+    return uvicorn.Config(
+        app,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_level="info" if verbose else "warning",
+        access_log=verbose,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
