@@ -55,6 +55,9 @@ class EngineConfig:
                 raise ConfigError(field, "must not be empty")
         if self.storage not in STORAGES:
             raise ConfigError("storage", f"{self.storage!r} is not one of {', '.join(STORAGES)}")
+        if self.block_size % self.grid and self.grid % self.block_size:
+            problem = f"{self.grid} and the block size ({self.block_size} tokens): one must divide the other"
+            raise ConfigError("grid", problem)
         if self.chunk % self.grid:
             raise ConfigError("chunk", f"{self.chunk} is not a multiple of the grid ({self.grid} tokens)")
 

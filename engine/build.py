@@ -1,0 +1,68 @@
+"""One engine put together from its parts, so that a fault can replace exactly one of them.
+
+Knows which parts there are and how they fit. Does not know what they do, threads or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.config import EngineConfig
+from engine.dense import DenseStorage
+from engine.kv import BlockStore
+from engine.model import Runner, load
+from engine.sampling import Sampler
+from engine.scheduler import Scheduler
+from engine.storage import PagedStorage, Storage
+from engine.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an engine is made of; `engine.faults` names replacements.
+
+    `model` turns the loaded model into the one that runs.
+    """
+
+    model: Callable[[Runner], Runner] = lambda runner: runner
+    paged: type[PagedStorage] = PagedStorage
+    dense: type[DenseStorage] = DenseStorage
+    sampler: type[Sampler] = Sampler
+    scheduler: type[Scheduler] = Scheduler
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The assembled parts; all but the tokenizer belong to the thread that built them."""
+
+    runner: Runner
+    tokenizer: Tokenizer
+    storage: Storage
+    scheduler: Scheduler
+    generated_reusable: bool
+
+
+def build(config: EngineConfig, parts: Parts | None = None) -> Engine:
+    """Load the model and assemble an engine. Raises ModelError when the model cannot be loaded."""
+    parts = parts or Parts()
+    loaded, tokenizer = load(config.model, seed=config.model_seed, grid=config.grid)
+    runner = parts.model(loaded)
+    reusable = runner.decode_equals_prefill()
+    storage = _storage(config, parts, runner, reusable)
+    scheduler = parts.scheduler(
+        runner, storage, parts.sampler(), tokenizer, tokenizer.eos_ids,
+        chunk=config.chunk, max_batch=config.max_batch,
+    )  # fmt: skip
+    return Engine(runner, tokenizer, storage, scheduler, reusable)
+
+
+def _storage(config: EngineConfig, parts: Parts, runner: Runner, reusable: bool) -> Storage:
+    granule = max(config.block_size, config.grid)
+    if config.storage == "dense":
+        budget = config.blocks * config.block_size
+        return parts.dense(
+            runner.shape, budget, granule=granule, share=config.share, publish_generated=reusable
+        )
+    store = BlockStore(runner.shape, config.block_size)
+    return parts.paged(store, config.blocks, granule=granule, share=config.share, publish_generated=reusable)

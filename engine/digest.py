@@ -1,0 +1,99 @@
+"""The model without a network: rows are digests of the tokens that wrote them.
+
+Knows: that a row is a digest of the row before it and its own token, and that the next token is a function of
+every row read. So any wrong reuse, a foreign block, a stale row, a row too many, changes the output at once,
+and an example costs milliseconds: for simulation, exploration and scale.
+Does not know: weights, attention, blocks, requests, HTTP.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from engine.kvview import KVView
+from engine.model import DecodeRow, ModelShape
+
+_WIDTH = 4
+"""Floats of one row; each holds 3 bytes of digest, which fp32 keeps exactly."""
+_SILENT = -1e9
+"""Logit of an id that must not be generated."""
+
+
+class DigestModel:
+    """A `Runner` of one layer whose keys and values are [1, T, 4] digests.
+
+    ``generable``: ids that may be sampled. ``seed`` changes every row and every choice.
+    """
+
+    def __init__(
+        self, generable: Sequence[int], *, vocab: int = 512, seed: int = 0, grid: int = 32
+    ) -> None:
+        self.grid = grid
+        self.shape = ModelShape(vocab, 1, 1, _WIDTH, 1 << 20, mx.float32)
+        self._seed = seed.to_bytes(8, "little", signed=True)
+        silent = [_SILENT] * vocab
+        for token in generable:
+            silent[token] = 0.0
+        self._mask = mx.array(silent)
+
+    def prefill(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> mx.array:
+        """See `Runner.prefill`."""
+        if not 0 <= start < stop <= len(tokens):
+            raise ValueError(f"prefill [{start}, {stop}) is not a part of {len(tokens)} tokens")
+        base = start - start % self.grid
+        rows = self._chain(self._row_before(view, base), tokens[base:stop])[start - base :]
+        self._write(view, start, rows)
+        return self._logits(view, stop)
+
+    def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
+        """See `Runner.decode`."""
+        return [self._step(row) for row in rows]
+
+    def decode_equals_prefill(self) -> bool:
+        """Always: a row is a function of the tokens before it, whoever computes it."""
+        return True
+
+    def _step(self, row: DecodeRow) -> mx.array:
+        before = self._row_before(row.view, row.position)
+        self._write(row.view, row.position, self._chain(before, [row.token]))
+        return self._logits(row.view, row.position + 1)
+
+    def _chain(self, row: list[float], tokens: Sequence[int]) -> list[list[float]]:
+        rows = []
+        for token in tokens:
+            row = self._digest(f"{row}:{token}".encode())
+            rows.append(row)
+        return rows
+
+    def _digest(self, data: bytes) -> list[float]:
+        digest = hashlib.blake2b(data, digest_size=3 * _WIDTH, key=self._seed).digest()
+        return [float(int.from_bytes(digest[at : at + 3], "little")) for at in range(0, 3 * _WIDTH, 3)]
+
+    def _row_before(self, view: KVView, position: int) -> list[float]:
+        """The row at `position - 1` as it is stored, or nothing at the start."""
+        if position == 0:
+            return []
+        keys, _ = view.read(0, position)
+        row: list[float] = keys[0, position - 1].tolist()  # type: ignore[assignment]
+        return row
+
+    def _write(self, view: KVView, start: int, rows: list[list[float]]) -> None:
+        written = mx.array(rows)[None]
+        view.write(0, start, written, written)
+
+    def _logits(self, view: KVView, length: int) -> mx.array:
+        """fp32 logits [vocab] from every key and value row below `length`."""
+        keys, values = view.read(0, length)
+        mx.eval(keys, values)
+        read = hashlib.shake_256(self._seed + _bytes(keys) + _bytes(values))
+        noise = mx.array(memoryview(read.digest(2 * self.shape.vocab)).cast("H").tolist())
+        logits = noise.astype(mx.float32) / 4096 + self._mask
+        mx.eval(logits)
+        return logits
+
+
+def _bytes(rows: mx.array) -> bytes:
+    return bytes(memoryview(mx.contiguous(rows)))  # type: ignore[arg-type]

@@ -1,0 +1,366 @@
+"""Canonical forward of a Llama-family model: a token's bits are a function of the tokens before it.
+
+Knows: the arithmetic, and that every product which makes keys, values or logits has a shape fixed by absolute
+position alone (prefill in tiles on an absolute grid, decode row by row), so that a resumed prefill gives the
+bits of a cold one (requirement out/1) on any BLAS.
+Does not know: who owns the rows it reads, blocks, requests, sampling, HTTP.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import mlx.core as mx
+
+from engine.kvview import ArrayView, KVView
+
+if TYPE_CHECKING:
+    from engine.tokenizer import Tokenizer
+
+Rope = Callable[[mx.array, "int | mx.array"], mx.array]
+BUILTIN = ("tiny", "tiny-fat", "digest")
+ROPE_TYPES = ("default", "linear", "llama3")
+
+
+class ModelError(ValueError):
+    """A model that cannot be loaded or that this engine refuses, with the reason in one sentence."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What a key-value store must know of a model."""
+
+    vocab: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    max_positions: int
+    dtype: mx.Dtype
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values that one token adds, over all layers."""
+        return self.layers * 2 * self.kv_heads * self.head_dim * self.dtype.size
+
+
+@dataclass(frozen=True)
+class DecodeRow:
+    """One sequence's next step: write ``token`` at ``position``, predict ``position + 1``."""
+
+    view: KVView
+    token: int
+    position: int
+
+
+class Runner(Protocol):
+    """A model as the scheduler sees it. Used by the one engine thread that built it."""
+
+    shape: ModelShape
+    grid: int
+
+    def prefill(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> mx.array:
+        """Compute and write positions [start, stop) of ``tokens``.
+
+        Rows are computed from the grid line at or below ``start``; those below ``start`` are thrown away, for
+        they are in pinned blocks. Returns the evaluated fp32 logits [vocab] of position ``stop - 1``.
+        Raises ValueError unless ``0 <= start < stop <= len(tokens)``.
+        """
+
+    def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
+        """One step of every row; evaluated fp32 logits [vocab] each, whose bits no other row can change."""
+
+    def decode_equals_prefill(self) -> bool:
+        """Whether decode gives keys, values and logits the bits that prefill gives (measured once)."""
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """Sizes of a Llama-family network, by their names in config.json."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``x @ weight + bias``; weight [in, out] contiguous: the plain BLAS is faster on it than on [out, in]."""
+
+    weight: mx.array
+    bias: mx.array | None = None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One sequence's part of a forward pass: T consecutive rows, the first at ``position``.
+
+    Only rows of ``keep`` (relative to the first) are written. Row i attends to keys ``0 .. position + i`` among
+    the first ``keys`` rows of the view; ``mask`` [T, keys] is 0 where it may look and -inf where it may not.
+    """
+
+    view: KVView
+    position: int
+    keep: slice
+    keys: int
+    mask: mx.array
+
+
+class CanonicalModel:
+    """The canonical forward over weights in mlx-lm's Llama names.
+
+    Hidden rows travel as [N, T, hidden]: N = 1, T = grid in prefill; N = sequences, T = 1 in decode.
+
+    How to break it, for the fault `shape_dependent_rows` and for negative controls: override `tiles` to yield
+    tiles off the grid (such as one from ``start`` to ``stop``) or `project` to run one flat [N * T, D] @ [D, O]
+    product. On a BLAS whose rounding depends on the shape (OpenBLAS) warm bits then differ from cold ones.
+    """
+
+    def __init__(
+        self, config: LlamaConfig, weights: Mapping[str, mx.array], *, grid: int = 32, rope: Rope | None = None
+    ) -> None:
+        if grid < 1:
+            raise ModelError(f"grid must be at least 1 row, got {grid}")
+        self.config = config
+        self.grid = grid
+        self._rope = rope or _plain_rope(config)
+        self._embedding = weights["model.embed_tokens.weight"]
+        self._norms = {name: w for name, w in weights.items() if "norm" in name}
+        self._linears = _linears(weights)
+        self._head = "lm_head" if "lm_head.weight" in weights else "model.embed_tokens"
+        mx.eval(self._embedding, self._norms, [(w.weight, w.bias) for w in self._linears.values()])
+
+    @functools.cached_property
+    def shape(self) -> ModelShape:
+        c = self.config
+        dtype = self._embedding.dtype
+        return ModelShape(
+            c.vocab_size, c.num_hidden_layers, c.num_key_value_heads, c.head_dim, c.max_position_embeddings, dtype
+        )
+
+    def prefill(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> mx.array:
+        """See `Runner.prefill`."""
+        if not 0 <= start < stop <= len(tokens):
+            raise ValueError(f"prefill of [{start}, {stop}) asked of {len(tokens)} tokens")
+        tiles = list(self.tiles(start, stop))
+        for base, end in tiles[:-1]:
+            self._tile(view, tokens, base, end, start, stop, last=False)
+        base, end = tiles[-1]
+        hidden = self._tile(view, tokens, base, end, start, stop, last=True)
+        row = stop - 1 - base
+        return self._logits(hidden[:, row : row + 1])[0]
+
+    def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
+        """See `Runner.decode`."""
+        slots = [self._slot(row.view, row.position, 1, slice(0, 1), self._tile_end(row.position)) for row in rows]
+        x = self._embedding[mx.array([row.token for row in rows])][:, None]
+        return self._logits(self._layers(x, slots))
+
+    @functools.cached_property
+    def _equals(self) -> bool:
+        return all(_decode_agrees(self, base) for base in (0, *PROBES) if base + self.grid <= self.shape.max_positions)
+
+    def decode_equals_prefill(self) -> bool:
+        """See `Runner.decode_equals_prefill`."""
+        return self._equals
+
+    def tiles(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """[base, end) of each tile that makes rows [start, stop): absolute multiples of the grid."""
+        for base in range(start - start % self.grid, stop, self.grid):
+            yield base, base + self.grid
+
+    def project(self, x: mx.array, linear: Linear) -> mx.array:
+        """[N, T, D] -> [N, T, O] as N products of one shape, the weight broadcast to each."""
+        out = x @ mx.broadcast_to(linear.weight, (x.shape[0], *linear.weight.shape))
+        return out if linear.bias is None else out + linear.bias
+
+    def attend(self, q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> mx.array:
+        """q [heads, T, head_dim] over k, v [kv_heads, L, head_dim] under mask [T, L] -> [heads, T, head_dim]."""
+        heads, rows, width = q.shape
+        grouped = (q * self._scale).reshape(k.shape[0], -1, width)
+        # A BLAS walks [head_dim, L] faster than its transpose, by more than the copy costs.
+        scores = grouped @ mx.contiguous(k.swapaxes(1, 2))
+        scores = scores.reshape(heads, rows, -1) + mask
+        shares = mx.softmax(scores, axis=-1, precise=True).reshape(*grouped.shape[:2], -1)
+        return (shares @ v).reshape(q.shape)
+
+    def write(self, slot: Slot, layer: int, k: mx.array, v: mx.array) -> None:
+        """Hand the rows that are to be kept, of k and v [kv_heads, T, head_dim], to the slot's view."""
+        first = slot.position + slot.keep.start
+        slot.view.write(layer, first, k[:, slot.keep], v[:, slot.keep])
+
+    def read(self, slot: Slot, layer: int) -> tuple[mx.array, mx.array]:
+        """Keys and values [kv_heads, keys, head_dim] that the slot's rows attend over."""
+        return slot.view.read(layer, slot.keys)
+
+    def _tile(
+        self, view: KVView, tokens: Sequence[int], base: int, end: int, start: int, stop: int, *, last: bool
+    ) -> mx.array:
+        keep = slice(max(start - base, 0), min(stop, end) - base)
+        slot = self._slot(view, base, end - base, keep, end)
+        ids = list(tokens[base : min(stop, end)])
+        x = self._embedding[mx.array(ids + [0] * (end - base - len(ids)))][None]
+        return self._layers(x, [slot]) if last else self._store_only(x, slot)
+
+    def _store_only(self, x: mx.array, slot: Slot) -> mx.array:
+        # No one asks for the last layer's output before the last tile: its keys and values are enough.
+        top = self.shape.layers - 1
+        for layer in range(top):
+            x = self._layer(layer, x, [slot])
+        _, k, v = self._heads(top, x, [slot])
+        mx.eval(k, v)
+        self.write(slot, top, k[0], v[0])
+        return x
+
+    def _layers(self, x: mx.array, slots: Sequence[Slot]) -> mx.array:
+        for layer in range(self.shape.layers):
+            x = self._layer(layer, x, slots)
+        return x
+
+    def _layer(self, layer: int, x: mx.array, slots: Sequence[Slot]) -> mx.array:
+        x = x + self._attention(layer, x, slots)
+        h = self._norm(f"model.layers.{layer}.post_attention_layernorm", x)
+        gate, up = (self._linear(layer, f"mlp.{name}_proj", h) for name in ("gate", "up"))
+        return x + self._linear(layer, "mlp.down_proj", gate * mx.sigmoid(gate) * up)
+
+    def _attention(self, layer: int, x: mx.array, slots: Sequence[Slot]) -> mx.array:
+        q, k, v = self._heads(layer, x, slots)
+        rows = []
+        for n, slot in enumerate(slots):
+            self.write(slot, layer, k[n], v[n])
+            rows.append(self.attend(q[n], *self.read(slot, layer), slot.mask))
+        merged = mx.stack(rows).swapaxes(1, 2).reshape(*x.shape[:2], -1)
+        return self._linear(layer, "self_attn.o_proj", merged)
+
+    def _heads(self, layer: int, x: mx.array, slots: Sequence[Slot]) -> tuple[mx.array, mx.array, mx.array]:
+        h = self._norm(f"model.layers.{layer}.input_layernorm", x)
+        positions = mx.array([slot.position for slot in slots])
+        q, k, v = (self._split(self._linear(layer, f"self_attn.{name}_proj", h)) for name in "qkv")
+        return self._rope(q, positions), self._rope(k, positions), v
+
+    def _split(self, x: mx.array) -> mx.array:
+        return x.reshape(*x.shape[:2], -1, self.config.head_dim).swapaxes(1, 2)
+
+    def _linear(self, layer: int, name: str, x: mx.array) -> mx.array:
+        return self.project(x, self._linears[f"model.layers.{layer}.{name}"])
+
+    def _norm(self, name: str, x: mx.array) -> mx.array:
+        return mx.fast.rms_norm(x, self._norms[f"{name}.weight"], self.config.rms_norm_eps)
+
+    def _logits(self, hidden: mx.array) -> list[mx.array]:
+        h = self._norm("model.norm", hidden)
+        logits = list(self.project(h, self._linears[self._head])[:, 0].astype(mx.float32))
+        mx.eval(logits)
+        return logits
+
+    def _slot(self, view: KVView, position: int, rows: int, keep: slice, keys: int) -> Slot:
+        own = mx.arange(position, position + rows)[:, None]
+        mask = mx.where(mx.arange(keys)[None] <= own, 0.0, -math.inf).astype(self.shape.dtype)
+        return Slot(view, position, keep, keys, mask)
+
+    def _tile_end(self, position: int) -> int:
+        return position - position % self.grid + self.grid
+
+    @property
+    def _scale(self) -> float:
+        return 1 / math.sqrt(self.config.head_dim)
+
+
+def _plain_rope(config: LlamaConfig) -> Rope:
+    def rope(x: mx.array, offset: int | mx.array) -> mx.array:
+        return mx.fast.rope(x, config.head_dim, traditional=False, base=config.rope_theta, scale=1.0, offset=offset)
+
+    return rope
+
+
+def _linears(weights: Mapping[str, mx.array]) -> dict[str, Linear]:
+    names = [n.removesuffix(".weight") for n, w in weights.items() if n.endswith(".weight") and w.ndim == 2]
+    return {n: Linear(mx.contiguous(weights[f"{n}.weight"].T), weights.get(f"{n}.bias")) for n in names}
+
+
+PROBES = (512, 3840)
+"""Where decode and prefill are compared beside the start: a BLAS changes its ways with the key length."""
+
+
+def _decode_agrees(model: CanonicalModel, base: int) -> bool:
+    """Whether rows base+1 .. base+3 get the same bits from decode as from prefill, over seeded earlier rows."""
+    tokens = [(7 * i + 5) % model.shape.vocab for i in range(base + 4)]
+    cold = _noise_view(model.shape, base)
+    warm = cold.copy()
+    pairs = [(model.prefill(cold, tokens, base, base + 1), model.prefill(warm, tokens, base, base + 1))]
+    for i in range(base + 1, base + 4):
+        pairs.append((model.prefill(cold, tokens, i, i + 1), model.decode([DecodeRow(warm, tokens[i], i)])[0]))
+    for layer in range(model.shape.layers):
+        pairs += zip(cold.read(layer, base + 4), warm.read(layer, base + 4), strict=True)
+    return all(bool(mx.array_equal(a, b)) for a, b in pairs)
+
+
+def _noise_view(shape: ModelShape, length: int) -> ArrayView:
+    view = ArrayView(shape)
+    rows = (shape.kv_heads, length, shape.head_dim)
+    for layer in range(shape.layers):
+        k, v = (mx.random.normal(rows, shape.dtype, key=mx.random.key(2 * layer + i)) for i in range(2))
+        view.write(layer, 0, k, v)
+    return view
+
+
+def load(name: str, *, seed: int | None = None, grid: int = 32) -> tuple[Runner, Tokenizer]:
+    """A model and its tokenizer: `tiny`, `tiny-fat`, `digest`, or a Llama-family folder or repository by mlx-lm.
+
+    ``seed`` draws other weights for a built-in model. Raises ModelError with the reason when refused.
+    """
+    from engine.tokenizer import ByteTokenizer
+
+    if name not in BUILTIN:
+        return _load_pretrained(name, seed, grid)
+    tokenizer = ByteTokenizer()
+    if name == "digest":
+        from engine.digest import DigestModel
+
+        return DigestModel(tokenizer.plain_ids(), seed=seed or 0, grid=grid), tokenizer
+    from engine.tiny import tiny
+
+    return tiny(tokenizer.plain_ids(), seed=seed, grid=grid, fat=name == "tiny-fat"), tokenizer
+
+
+def _load_pretrained(name: str, seed: int | None, grid: int) -> tuple[Runner, Tokenizer]:
+    if seed is not None:
+        raise ModelError(f"a model seed applies to {', '.join(BUILTIN)} only, not to {name!r}")
+    from mlx_lm.utils import dequantize_model
+    from mlx_lm.utils import load as load_mlx  # 2 s, for transformers
+
+    from engine.tokenizer import HFTokenizer
+
+    try:
+        network, tokenizer, raw = load_mlx(name, return_config=True)
+    except Exception as error:  # whatever mlx-lm, its hub client or safetensors raise: the user's path is wrong
+        raise ModelError(f"cannot load model {name!r} (not one of {', '.join(BUILTIN)}): {error}") from error
+    reason = refusal(raw)
+    if reason:
+        raise ModelError(f"model {name!r} is refused: {reason}")
+    network = dequantize_model(network) if "quantization" in raw else network
+    return _canonical(network, raw, grid), HFTokenizer(tokenizer._tokenizer, tuple(tokenizer.eos_token_ids))
+
+
+def refusal(config: Mapping[str, Any]) -> str | None:
+    """Why this engine cannot promise canonical bits for a config.json, or None when it can."""
+    kind = config.get("model_type")
+    if kind != "llama":
+        return f"model_type {kind!r}; only 'llama' is supported"
+    if "full_attention" not in (config.get("layer_types") or ["full_attention"]) or len(set(config.get("layer_types") or [1])) > 1:
+        return "sliding-window layers make a token's keys depend on more than the tokens before it"
+    scaling = config.get("rope_scaling") or {}
+    rope = scaling.get("type") or scaling.get("rope_type", "default")
+    if rope not in ROPE_TYPES:
+        return f"rope scaling {rope!r}; its table changes with the length, only {', '.join(ROPE_TYPES)} do not"
+    return None

@@ -1,0 +1,222 @@
+"""The engine thread: it alone builds, uses and drops the model and the stored rows.
+
+Knows the thread, its inbox and the published statistics. Does not know HTTP, nor how steps work. Other
+threads exchange plain values with it: requests and commands in, events and snapshots out. Nothing here
+waits for a client; a cancel lands between two steps, since an evaluation cannot be interrupted.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import mlx.core as mx
+
+from engine.build import Engine, Parts, build
+from engine.config import EngineConfig
+from engine.messages import Event, Failed, Request, RequestError, Sink
+from engine.storage import PagedStorage
+from engine.tokenizer import Tokenizer
+
+_CACHE_LIMIT = 32 << 20
+"""Bytes of freed buffers that MLX may keep: unbounded, they would drown what sharing saves (foot/1)."""
+
+
+class Worker:
+    """One engine and its thread. `start` returns when the model is loaded, or raises what went wrong."""
+
+    def __init__(self, config: EngineConfig, parts: Parts | None = None) -> None:
+        self.config = config
+        self.model_name = config.model
+        self._parts = parts
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._ready: Future[None] = Future()
+        self._stopping = False
+        self._snapshot: dict[str, Any] = {}
+        self._outbox: list[tuple[Sink, Event]] = []
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    # -- any thread -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.result()
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """End the thread after the step at hand; requests in flight fail with 503."""
+        self._post(self._shut_down)
+        self._thread.join(timeout)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @property
+    def max_positions(self) -> int:
+        return self._max_positions
+
+    def submit(self, request: Request, sink: Sink) -> None:
+        """Queue a request. Raises RequestError when it can never be served."""
+        self._check(request)
+        self._post(lambda: self._accept(request, sink))
+
+    def cancel(self, request_id: str) -> None:
+        self._post(lambda: self._engine.scheduler.cancel(request_id))
+
+    def stats(self) -> dict[str, Any]:
+        return self._snapshot
+
+    def call(self, name: str, **kwargs: Any) -> Future[Any]:
+        """Run a command between steps: "reset", "mark", "overwrite" (block), "integrity"."""
+        future: Future[Any] = Future()
+        self._post(lambda: _settle(future, lambda: getattr(self, f"_call_{name}")(**kwargs)))
+        return future
+
+    # -- engine thread ----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._open()
+        except Exception as error:
+            self._ready.set_exception(error)
+            return
+        self._ready.set_result(None)
+        while not self._stopping:
+            self._drain()
+            if self._engine.scheduler.busy and not self._stopping:
+                self._engine.scheduler.step()
+            self._publish()
+            self._deliver()
+
+    def _open(self) -> None:
+        mx.set_cache_limit(_CACHE_LIMIT)
+        self._engine: Engine = build(self.config, self._parts)
+        self._tokenizer = self._engine.tokenizer
+        self._max_positions = self._engine.runner.shape.max_positions
+        self._vocab = self._engine.runner.shape.vocab
+        self._publish()
+
+    def _drain(self) -> None:
+        """Do what was asked since the last step; wait only when there is nothing else to do."""
+        if not self._engine.scheduler.busy:
+            mx.clear_cache()
+            self._inbox.get()()
+        while True:
+            try:
+                self._inbox.get_nowait()()
+            except queue.Empty:
+                return
+
+    def _accept(self, request: Request, sink: Sink) -> None:
+        if len(self._engine.scheduler.waiting) >= self.config.max_queue:
+            sink(Failed(503, f"the queue is full ({self.config.max_queue} requests are waiting)"))
+            return
+        self._engine.scheduler.add(request, lambda event: self._outbox.append((sink, event)))
+
+    def _deliver(self) -> None:
+        """Tell clients what happened after the snapshot shows it: whoever has its last event finds itself
+        in the statistics."""
+        outbox, self._outbox = self._outbox, []
+        for sink, event in outbox:
+            sink(event)
+
+    def _publish(self) -> None:
+        """Replace the snapshot: consistent, since nothing moves between two steps."""
+        engine, scheduler = self._engine, self._engine.scheduler
+        self._snapshot = {
+            "sequence": self._snapshot.get("sequence", 0) + 1,
+            "storage": self.config.storage,
+            "sharing": self.config.share,
+            "model": self.model_name,
+            "granule": engine.storage.granule,
+            "chunk": self.config.chunk,
+            "max_batch": self.config.max_batch,
+            "grade": "bits",
+            "generated_reusable": engine.generated_reusable,
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "mlx_active_bytes": mx.get_active_memory(),
+            "mlx_cache_bytes": mx.get_cache_memory(),
+            "mlx_peak_bytes": mx.get_peak_memory(),
+            **scheduler.counts,
+            **engine.storage.stats(),
+        }
+
+    def _shut_down(self) -> None:
+        self._stopping = True
+        for live in list(self._engine.scheduler.live.values()):
+            self._engine.scheduler.cancel(live.request.id)
+            live.sink(Failed(503, "the server is shutting down"))
+
+    def _check(self, request: Request) -> None:
+        prompt, params = request.prompt, request.params
+        longest = len(prompt) + params.max_tokens - 1
+        if not prompt:
+            raise RequestError("the prompt is empty; at least one token is needed", "prompt")
+        foreign = next((i for i in prompt if not 0 <= i < self._vocab), None)
+        if foreign is not None:
+            raise RequestError(f"token id {foreign} is not in 0..{self._vocab - 1}", "prompt")
+        if params.n > self.config.max_batch:
+            raise RequestError(f"n is {params.n}; at most {self.config.max_batch} run at once", "n")
+        if longest > self._max_positions:
+            raise RequestError(
+                f"prompt ({len(prompt)}) and max_tokens ({params.max_tokens}) exceed the model's"
+                f" {self._max_positions} positions",
+                "max_tokens" if len(prompt) <= self._max_positions else "prompt",
+            )
+        if not self._engine.storage.can_ever_hold(len(prompt), longest, params.n):
+            raise RequestError(
+                f"prompt ({len(prompt)}) and max_tokens ({params.max_tokens}) can never fit the pool of"
+                f" {self.config.blocks} blocks of {self.config.block_size} tokens",
+                "prompt",
+            )
+
+    # -- commands ---------------------------------------------------------------------------------------
+
+    def _call_reset(self) -> dict[str, Any]:
+        done = self._engine.storage.reset()
+        mx.clear_cache()
+        return done
+
+    def _call_mark(self) -> dict[str, Any]:
+        """Let the peak gauge start again from what is live now."""
+        if isinstance(self._engine.storage, PagedStorage):
+            self._engine.storage.pool.mark_peak()
+        self._publish()
+        return {"marked": True, "sequence": self._snapshot["sequence"]}
+
+    def _call_overwrite(self, block: int) -> dict[str, Any]:
+        """Test mode: replace a live block's rows by their negatives; every borrower must notice."""
+        storage = self._engine.storage
+        if not isinstance(storage, PagedStorage):
+            raise RequestError("only paged storage has blocks", "block")
+        if not (storage.pool.refs(block) or storage.index.entry(block)):
+            raise RequestError(f"block {block} is not live", "block")
+        store = storage.store
+        for layer in range(store.shape.layers):
+            k, v = store.rows(layer, [block])
+            mx.eval(k, v)
+            store.put(layer, block, 0, -k[0], -v[0])
+        store.settle()
+        return {"overwritten": block}
+
+    def _call_integrity(self) -> dict[str, Any]:
+        problems = self._engine.scheduler.problems()
+        return {"ok": not problems, "problems": problems}
+
+    def _post(self, action: Callable[[], None]) -> None:
+        self._inbox.put(action)
+
+
+def _settle(future: Future[Any], compute: Callable[[], Any]) -> None:
+    try:
+        future.set_result(compute())
+    except Exception as error:
+        future.set_exception(error)

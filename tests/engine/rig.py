@@ -1,0 +1,114 @@
+"""An engine without threads or HTTP, stepped by hand, and an oracle that shares none of its storage."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import count
+from typing import Any
+
+import mlx.core as mx
+
+from engine.build import Parts, build
+from engine.config import EngineConfig
+from engine.kvview import ArrayView
+from engine.messages import Done, Event, Failed, Request, SamplingParams, Started, Token
+from engine.model import DecodeRow, Runner, load
+from engine.storage import PagedStorage
+
+_ids = count()
+
+
+@dataclass
+class Client:
+    """What one request was told."""
+
+    request: Request
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def cached(self) -> int | None:
+        return next((e.cached_tokens for e in self.events if isinstance(e, Started)), None)
+
+    @property
+    def done(self) -> bool:
+        return any(isinstance(e, Done) for e in self.events)
+
+    @property
+    def failed(self) -> Failed | None:
+        return next((e for e in self.events if isinstance(e, Failed)), None)
+
+    def ids(self, choice: int = 0) -> list[int]:
+        return [e.id for e in self.events if isinstance(e, Token) and e.choice == choice]
+
+    @property
+    def text(self) -> str:
+        return "".join(getattr(e, "text", "") for e in self.events)
+
+
+class Rig:
+    """A small digest engine: blocks of 4 tokens, tiles of 4, chunks of 8, batches of 4."""
+
+    def __init__(self, parts: Parts | None = None, **settings: Any) -> None:
+        small: dict[str, Any] = {
+            "model": "digest", "block_size": 4, "grid": 4, "chunk": 8, "max_batch": 4, "blocks": 64
+        }  # fmt: skip
+        self.config = replace(EngineConfig(), **{**small, **settings})
+        self.engine = build(self.config, parts)
+        self.scheduler = self.engine.scheduler
+        self.plain = list(self.engine.tokenizer.plain_ids())
+
+    @property
+    def paged(self) -> PagedStorage:
+        assert isinstance(self.engine.storage, PagedStorage)
+        return self.engine.storage
+
+    def prompt(self, length: int, seed: int = 0) -> list[int]:
+        return random.Random(seed).choices(self.plain, k=length)
+
+    def add(self, prompt: list[int], max_tokens: int = 4, salt: str = "", **params: Any) -> Client:
+        sampling = SamplingParams(**{"max_tokens": max_tokens, "ignore_eos": True, **params})
+        client = Client(Request(f"r{next(_ids)}", tuple(prompt), sampling, salt))
+        self.scheduler.add(client.request, client.events.append)
+        return client
+
+    def steps(self, n: int) -> None:
+        for _ in range(n):
+            self.scheduler.step()
+            assert self.scheduler.problems() == []
+
+    def drain(self, limit: int = 2000) -> None:
+        """Step until nothing is left; a schedule that never ends is a failure."""
+        for _ in range(limit):
+            if not self.scheduler.busy:
+                return
+            self.steps(1)
+        raise AssertionError(f"still busy after {limit} steps")
+
+    def run(self, *prompts: list[int], **params: Any) -> list[Client]:
+        """Add all at once and finish them."""
+        clients = [self.add(prompt, **params) for prompt in prompts]
+        self.drain()
+        return clients
+
+
+@cache
+def _oracle(grid: int) -> Runner:
+    return load("digest", grid=grid)[0]
+
+
+def expected(prompt: list[int], max_tokens: int, grid: int = 4) -> list[int]:
+    """Greedy tokens over one private contiguous array: no pool, no index, no scheduler."""
+    runner = _oracle(grid)
+    view, tokens = ArrayView(runner.shape), list(prompt)
+    logits = runner.prefill(view, tokens, 0, len(tokens))
+    for _ in range(max_tokens - 1):
+        tokens.append(_best(logits))
+        logits = runner.decode([DecodeRow(view, tokens[-1], len(tokens) - 1)])[0]
+    return [*tokens[len(prompt) :], _best(logits)]
+
+
+def _best(logits: mx.array) -> int:
+    best: int = mx.argmax(logits).item()  # type: ignore[assignment]
+    return best
