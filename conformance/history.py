@@ -1,0 +1,200 @@
+"""What happened: event types, and the view of one workload that judges read.
+
+Knows recorded facts only. Does not know how they came about (`drive.py`), nor what is right
+(`judges/`). Times are seconds on one monotonic clock that starts with the run. A history holds no
+verdict and no secret: edit a number in the file and a replay judges the edited fact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+VERSION = 1
+Grade = Literal["bits", "tokens", "decided", "text"]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class NotClaimed(Record):
+    reason: str
+    link: str = ""
+
+
+class Facts(Record):
+    """A target as declared by its dialect and measured by its probe; all a judge knows about it."""
+
+    dialect: str
+    name: str
+    version: str = ""
+    model: str = ""
+    how: Literal["engine", "serve", "endpoint"]
+    block: int | None = None
+    """B, tokens per storage block; None when the target has none or does not say."""
+    granule: int | None = None
+    """G, what cached counts are multiples of."""
+    chunk: int | None = None
+    """C, tokens of one prefill chunk."""
+    min_prefix: int = 0
+    partial_reuse: bool = False
+    lookahead: int = 0
+    pool_blocks: int | None = None
+    sharing: Literal["all", "slots", "one_shot", "unknown"] = "unknown"
+    shares_in_flight: bool | None = None
+    generated_reusable: bool | None = None
+    grade: Grade = "tokens"
+    margin: float = 0.05
+    """Top-2 logprob gap above which a token counts as decided."""
+    takes_ids: bool = False
+    returns_ids: bool = False
+    reports_cached: bool = False
+    has_logprobs: bool = False
+    has_salt: bool = False
+    has_reset: bool = False
+    has_stats: bool = False
+    idle_blocks_live: bool = True
+    """Whether the live gauge counts cached blocks that nobody references."""
+    bytes_per_block: int | None = None
+    settle: float = 0.0
+    lcp_slack: int = 0
+    """Tokens by which a measured prefix length may be off on a text-only target."""
+    claims: dict[str, NotClaimed] = {}
+    """Requirement id -> why the target does not claim it."""
+    machine: dict[str, str] = {}
+
+
+class PlannedRequest(Record):
+    """One request as the plan made it, with what is known about its prompt before it is sent."""
+
+    id: str
+    """`step` for a send, `step[i]` otherwise; unique within an arm."""
+    step: str
+    index: int
+    prompt_ids: list[int] | None
+    prompt_text: str | None
+    parts: list[int]
+    """Length of each prompt part: tokens when ids are known, else characters of text."""
+    max_tokens: int
+    salt: str
+    stream: bool
+    logprobs: bool
+    key: str
+    """Digest of prompt and parameters without salt: equal keys, equal solo run."""
+
+
+class Outcome(Record):
+    """One request as it went."""
+
+    id: str
+    arm: str
+    step: str
+    index: int
+    plan: PlannedRequest
+    sent: float
+    first: float | None = None
+    """Time of the first streamed token (None when it never came or the reply was not streamed)."""
+    ended: float
+    status: int | None = None
+    error: str | None = None
+    timed_out: bool = False
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    text: str = ""
+    logprobs: list[float] | None = None
+    gaps: list[float] | None = None
+    """Top-2 logprob gap per generated token, where the target gives top logprobs."""
+    logprob_tokens: list[str] | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached: int | None = None
+    """Reported cached tokens; None is absent, which is not 0."""
+    usage: dict[str, Any] | None = None
+    trace: dict[str, Any] | None = None
+    left: Literal["prefilling", "decoding"] | None = None
+    """The phase in which the client walked away, as measured."""
+    tokens_at: list[float] = []
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None and not self.timed_out and self.status == 200
+
+
+class Sample(Record):
+    """One reading of the target's statistics, in the harness's own names; absent values are left out.
+
+    Names: live, referenced, cached_idle, free, total, peak_live, running, waiting, sequence,
+    bytes_in_use, hits_tokens, computed_tokens, evictions.
+    """
+
+    at: float
+    arm: str
+    step: str
+    values: dict[str, float]
+
+
+class Memory(Record):
+    """One reading of the process tree's footprint, bytes (Linux PSS, macOS phys_footprint)."""
+
+    at: float
+    arm: str
+    step: str
+    bytes: int
+
+
+class Span(Record):
+    """A step (or mark, wait, reset) and when it ran."""
+
+    arm: str
+    step: str
+    kind: str
+    start: float
+    end: float
+    detail: dict[str, Any] = {}
+
+
+@dataclass
+class Workload:
+    """Everything recorded about one (spec, rung): what a judge may look at.
+
+    `main` is the arm without a name in the spec. `solos` maps a request key to the cold runs of that
+    request alone (the first is the reference, a second one the cold = cold control).
+    """
+
+    spec_id: str
+    rung: str
+    facts: dict[str, Facts]
+    """By arm: a control may run on a process with other facts."""
+    outcomes: list[Outcome] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    memory: list[Memory] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    solos: dict[str, list[Outcome]] = field(default_factory=dict)
+    trouble: str | None = None
+    """Why the workload could not run to its end (server died, timeout); the facts up to then stand."""
+    unobservable: str | None = None
+    """Why it was not run at all on this target."""
+    cut: bool = False
+    """The file ended before this workload did."""
+
+    def of(self, step: str, arm: str = "main") -> list[Outcome]:
+        """Outcomes of a step in order of index."""
+        found = [o for o in self.outcomes if o.step == step and o.arm == arm]
+        return sorted(found, key=lambda o: o.index)
+
+    def span(self, step: str, arm: str = "main") -> Span | None:
+        return next((s for s in self.spans if s.step == step and s.arm == arm), None)
+
+    def during(self, step: str, arm: str = "main") -> list[Sample]:
+        """Samples taken between the start and the end of a step."""
+        span = self.span(step, arm)
+        if span is None:
+            return []
+        return [s for s in self.samples if s.arm == arm and span.start <= s.at <= span.end]
+
+    def at_mark(self, mark: str, arm: str = "main") -> Sample | None:
+        """The sample that the mark itself took."""
+        return next((s for s in self.samples if s.step == mark and s.arm == arm), None)

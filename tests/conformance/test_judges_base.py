@@ -1,0 +1,147 @@
+"""What every judge has in common: errors, timeouts, claims, and evidence that is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.history import NotClaimed
+from conformance.judges import JUDGES
+from conformance.requirements import REQUIREMENTS
+from conformance.verdict import Status
+from tests.conformance.builders import burst, facts, judge, reply, seed, span, workload
+
+
+def test_every_judge_has_a_requirement_that_exists_and_explains_itself() -> None:
+    assert all(j.requirement in REQUIREMENTS and len(j.doc) > 20 for j in JUDGES.values())
+
+
+def test_the_registry_holds_the_words_of_the_language() -> None:
+    assert set(JUDGES) == {
+        "adopters", "same_total", "computed_once", "turns_adopt",
+        "stored_once", "entry_intact", "returned", "one_shot",
+        "same_as_solo", "own_content", "counted", "no_false_hit", "released", "footprint_within", "recorded",
+        "golden",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["same_as_solo", "own_content"])
+def test_judges_of_outputs_ask_for_solo_runs(name: str) -> None:
+    found = JUDGES[name]
+    assert found.solo_steps(found.args.model_validate({"of": "eight"})) == {"eight"}
+
+
+def test_other_judges_ask_for_none() -> None:
+    found = JUDGES["counted"]
+    assert found.solo_steps(found.args.model_validate({"of": "eight"})) == frozenset()
+
+
+def test_a_failed_request_is_an_error_that_names_it() -> None:
+    broken = [*burst([192] * 7), *burst([192] * 8, error="connection reset")[7:]]
+    verdict = judge("adopters", workload(seed(), *broken), of="eight")
+    assert (verdict.status, verdict.request) == (Status.ERROR, "eight[7]")
+    assert verdict.reason == "eight[7] failed: connection reset"
+
+
+def test_a_refusal_is_an_error_with_its_status() -> None:
+    verdict = judge("adopters", workload(seed(), *burst([192] * 8, status=503)), of="eight")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "eight[0] failed: HTTP status 503")
+
+
+def test_a_request_that_never_ended_is_a_timeout() -> None:
+    verdict = judge("adopters", workload(seed(), *burst([192] * 8, timed_out=True)), of="eight")
+    assert verdict.status is Status.TIMEOUT
+
+
+def test_a_step_that_never_ran_gives_the_trouble() -> None:
+    verdict = judge("adopters", workload(seed(), trouble="the server died"), of="eight")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "the server died")
+
+
+def test_a_step_without_requests_is_an_error_even_without_trouble() -> None:
+    verdict = judge("adopters", workload(seed()), of="eight")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "no request of 'eight' is on record")
+
+
+def test_a_step_that_broke_off_is_an_error() -> None:
+    made = workload(
+        seed(), *burst([192] * 8), span("eight", 10, 12, trouble="reply without ids"), trouble="eight: x"
+    )
+    assert judge("adopters", made, of="eight").status is Status.ERROR
+
+
+def test_a_step_that_completed_before_the_trouble_is_judged() -> None:
+    made = workload(seed(), *burst([192] * 8), span("eight", 10, 12), trouble="the server died later")
+    assert judge("adopters", made, of="eight").status is Status.PASS
+
+
+def test_a_step_cut_off_in_the_file_is_an_error() -> None:
+    made = workload(seed(), *burst([192] * 8))
+    made.cut = True
+    verdict = judge("adopters", made, of="eight")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "the history ends before 'eight' did")
+
+
+def test_a_workload_that_could_not_run_is_unobservable() -> None:
+    made = workload()
+    made.unobservable = "no launch profile 'tight'"
+    verdict = judge("adopters", made, of="eight")
+    assert (verdict.status, verdict.reason) == (Status.UNOBSERVABLE, "no launch profile 'tight'")
+
+
+def test_an_arm_that_never_started_is_an_error() -> None:
+    verdict = judge("footprint_within", workload(*burst([192] * 8)), of="eight", control="no-sharing")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "the arm 'no-sharing' was never started")
+
+
+def test_a_mark_without_a_reading_is_unobservable() -> None:
+    verdict = judge("released", workload(), before="a", after="b", left="eight", phase="decoding")
+    assert (verdict.status, verdict.reason) == (
+        Status.UNOBSERVABLE,
+        "no statistics were read at the mark 'a'",
+    )
+
+
+def test_a_mark_that_was_never_reached_is_an_error() -> None:
+    made = workload(trouble="the server died")
+    verdict = judge("released", made, before="a", after="b", left="eight", phase="decoding")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "the server died")
+
+
+CLAIM = {"adopt/1": NotClaimed(reason="one slot per entry", link="https://example.org/doc")}
+
+
+def test_what_a_target_does_not_claim_is_reported_and_not_judged() -> None:
+    made = workload(seed(), *burst([192, *[0] * 7]), facts=facts(claims=CLAIM))
+    verdict = judge("adopters", made, of="eight")
+    assert (verdict.status, verdict.reason) == (
+        Status.NOT_CLAIMED,
+        "one slot per entry (https://example.org/doc)",
+    )
+    assert verdict.notes == ("1 of 8 adopted", "seen all the same: fail")
+
+
+def test_a_claim_without_a_link_gives_its_reason_alone() -> None:
+    made = workload(seed(), *burst([192] * 8), facts=facts(claims={"adopt/1": NotClaimed(reason="why")}))
+    verdict = judge("adopters", made, of="eight")
+    assert (verdict.reason, verdict.notes[-1]) == ("why", "seen all the same: pass")
+
+
+def test_a_claim_about_another_requirement_changes_nothing() -> None:
+    made = workload(seed(), *burst([192] * 8), facts=facts(claims=CLAIM))
+    assert judge("counted", made, of="eight").status is Status.PASS
+
+
+def test_a_claim_does_not_hide_an_error() -> None:
+    made = workload(seed(), *burst([192] * 8, error="reset"), facts=facts(claims=CLAIM))
+    assert judge("adopters", made, of="eight").status is Status.ERROR
+
+
+def test_a_claim_tells_why_the_rest_could_not_be_judged() -> None:
+    made = workload(seed(), *burst([None] * 8), facts=facts(claims=CLAIM))
+    verdict = judge("adopters", made, of="eight")
+    assert verdict.notes == ("seen all the same: unobservable, eight[0] reports no cached tokens",)
+
+
+def test_goldens_are_left_to_the_item() -> None:
+    made = workload(reply(seed().plan, 0, 1))
+    assert judge("golden", made, of="seed").status is Status.NOT_RUN

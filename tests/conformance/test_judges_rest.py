@@ -1,0 +1,312 @@
+"""count/1, key/6, life/1 and foot/1 on hand-made workloads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from conformance.history import Outcome, Workload
+from conformance.verdict import Status, Verdict
+from tests.conformance.builders import (
+    PREFIX,
+    ask,
+    burst,
+    facts,
+    judge,
+    memory,
+    reply,
+    sample,
+    seed,
+    span,
+    suffix,
+    workload,
+)
+
+
+def counted(*outcomes: Outcome, **target: Any) -> Verdict:
+    return judge("counted", workload(seed(), *outcomes, facts=facts(**target)), of="eight")
+
+
+def test_counts_within_the_law_pass() -> None:
+    assert counted(*burst([192, 0, 160])).status is Status.PASS
+
+
+def test_a_count_above_the_law_fails() -> None:
+    verdict = counted(*burst([192, 193, 0]))
+    assert (verdict.status, verdict.request) == (Status.FAIL, "eight[1]")
+    assert verdict.witness == (
+        "eight[1] reports 193 cached tokens, but nothing sent under its identity shares more than 200 tokens "
+        "with it: at most floor(min(LCP 200, n - 1 = 223) / 32) * 32 = 192"
+    )
+
+
+def test_a_count_of_the_whole_prompt_fails() -> None:
+    verdict = counted(*burst([192, 224]))
+    assert verdict.witness == "eight[1] reports 224 of 224 prompt tokens cached; the last is always computed"
+
+
+def test_a_count_below_nothing_fails() -> None:
+    verdict = counted(*burst([192, -1]))
+    assert verdict.witness == "eight[1] reports -1 cached tokens; a count is never below 0"
+
+
+def test_absent_counts_are_not_zero() -> None:
+    verdict = counted(*burst([192, None]))
+    assert (verdict.status, verdict.reason) == (Status.UNOBSERVABLE, "eight[1] reports no cached tokens")
+
+
+def test_zero_everywhere_is_vacuous() -> None:
+    assert counted(*burst([0, 0])).status is Status.VACUOUS
+
+
+def test_a_hit_in_another_step_guards_the_counts() -> None:
+    warm = reply(ask("warm", [*PREFIX, *suffix(9)]), 5, 6, cached=192)
+    assert judge("counted", workload(seed(), warm, *burst([0, 0])), of="eight").status is Status.PASS
+
+
+def test_a_hit_in_another_arm_does_not() -> None:
+    warm = reply(ask("warm", [*PREFIX, *suffix(9)]), 5, 6, cached=192, arm="other")
+    made = workload(seed(), warm, *burst([0, 0]), arms={"other": facts()})
+    assert judge("counted", made, of="eight").status is Status.VACUOUS
+
+
+def unlike(cached: int, positive: int = 192) -> Workload:
+    """A prompt with a first block of its own beside one that hits."""
+    hit = reply(ask("hit", [*PREFIX, *suffix(9)]), 5, 6, cached=positive)
+    return workload(seed(), hit, reply(ask("miss", [7, *PREFIX, *suffix(8)]), 7, 8, cached=cached))
+
+
+def miss(made: Workload) -> Verdict:
+    return judge("no_false_hit", made, of="miss", positive="hit")
+
+
+def test_a_unique_first_block_hits_nothing() -> None:
+    verdict = miss(unlike(0))
+    assert (verdict.status, verdict.observed) == (Status.PASS, ("miss  n 225  cached 0  lawful 0",))
+
+
+def test_a_false_hit_fails_even_when_nothing_else_hits() -> None:
+    verdict = miss(unlike(32, positive=0))
+    assert (verdict.status, verdict.request) == (Status.FAIL, "miss")
+    assert "shares more than 0 tokens" in verdict.witness
+
+
+def test_a_cache_that_is_off_is_vacuous() -> None:
+    verdict = miss(unlike(0, positive=0))
+    assert (verdict.status, verdict.reason) == (
+        Status.VACUOUS,
+        "the positive arm 'hit' never hit, so a cache that is off would pass",
+    )
+
+
+IDLE = {"referenced": 0.0, "running": 0.0, "waiting": 0.0}
+
+
+def gone(before: dict[str, float], after: dict[str, float], *phases: str | None) -> Verdict:
+    """A step whose clients left in these phases (None stayed), between two marks."""
+    left = [
+        reply(ask("leavers", [*PREFIX, *suffix(i)], i), 2, 3, left=phase) for i, phase in enumerate(phases)
+    ]
+    made = workload(sample(1, "before", **before), *left, sample(9, "after", **after))
+    return judge("released", made, before="before", after="after", left="leavers", phase="decoding")
+
+
+def test_everything_is_released() -> None:
+    verdict = gone(IDLE, IDLE, "decoding", "prefilling", None)
+    assert verdict.status is Status.PASS
+    assert verdict.observed[-1] == "left: 1 prefilling, 1 decoding of 3"
+
+
+@pytest.mark.parametrize("gauge", ["referenced", "running", "waiting"])
+def test_a_gauge_that_does_not_return_fails(gauge: str) -> None:
+    verdict = gone(IDLE, IDLE | {gauge: 3.0}, None, "decoding")
+    assert (verdict.status, verdict.request) == (Status.FAIL, "leavers[1]")
+    assert verdict.witness.startswith(f"{gauge} was 0 at before and is 3 at after")
+    assert verdict.witness.endswith("+3 not released")
+
+
+def test_a_leak_fails_whatever_phase_was_reached() -> None:
+    assert gone(IDLE, IDLE | {"referenced": 3.0}, "prefilling").status is Status.FAIL
+
+
+def test_a_baseline_above_zero_is_a_baseline() -> None:
+    busy = {"referenced": 5.0, "running": 1.0, "waiting": 0.0}
+    assert gone(busy, busy, "decoding").status is Status.PASS
+
+
+def test_a_phase_that_was_not_reached_is_vacuous() -> None:
+    verdict = gone(IDLE, IDLE, "prefilling", None)
+    assert (verdict.status, verdict.reason) == (
+        Status.VACUOUS,
+        "no client of 'leavers' was seen to leave while decoding",
+    )
+
+
+def test_hidden_gauges_are_unobservable() -> None:
+    verdict = gone({"running": 0.0}, {"running": 0.0}, "decoding")
+    assert (verdict.status, verdict.reason) == (
+        Status.UNOBSERVABLE,
+        "the target does not expose referenced, waiting",
+    )
+
+
+def test_a_visible_leak_fails_where_other_gauges_are_hidden() -> None:
+    assert gone({"running": 0.0}, {"running": 1.0}, "decoding").status is Status.FAIL
+
+
+def test_without_leavers_only_the_gauges_count() -> None:
+    still = workload(sample(1, "start", **IDLE), sample(9, "end", **IDLE))
+    assert judge("released", still, before="start", after="end").status is Status.PASS
+    moved = workload(sample(1, "start", **IDLE), sample(9, "end", **(IDLE | {"running": 1.0})))
+    assert judge("released", moved, before="start", after="end").status is Status.FAIL
+
+
+@pytest.mark.parametrize("args", [{"left": "leavers"}, {"phase": "decoding"}])
+def test_who_left_and_when_belong_together(args: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="`left` and `phase` belong together"):
+        judge("released", workload(), before="start", after="end", **args)
+
+
+def arms(
+    main: float, other: float, cached: int = 192, there: int = 0, samples: int = 20, idle: float = 100
+) -> Workload:
+    """A burst of two with a peak of `main` MiB, and the same of `other` MiB in the arm without sharing."""
+    made = workload(seed(), *burst([cached] * 2, step="two"), arms={"apart": facts()})
+    made.outcomes += burst([there] * 2, step="two", arm="apart")
+    for arm, peak in (("main", main), ("apart", other)):
+        made.spans.append(span("two", 10, 12, arm=arm))
+        made.memory.append(memory(9, idle, "wait", arm))
+        made.memory += [memory(10 + i / 20, peak - i, "two", arm) for i in range(samples)]
+    return made
+
+
+def within(made: Workload, **args: Any) -> Verdict:
+    return judge("footprint_within", made, of="two", control="apart", apart_mib=150, **args)
+
+
+def test_sharing_saves_what_it_must() -> None:
+    verdict = within(arms(200, 350))
+    assert verdict.status is Status.PASS
+    assert verdict.observed == (
+        "main  idle 100 MiB  peak 200 MiB  20 samples",
+        "apart  idle 100 MiB  peak 350 MiB  20 samples",
+    )
+    assert verdict.notes == ("the arms are 150 MiB apart",)
+
+
+def test_arms_too_close_fail() -> None:
+    verdict = within(arms(201, 350))
+    assert verdict.status is Status.FAIL
+    assert verdict.witness.startswith(
+        "384 prompt tokens are reported as reused, which must save at least 150 MiB"
+    )
+
+
+def test_a_sharing_arm_above_the_other_fails() -> None:
+    verdict = within(arms(400, 350))
+    assert verdict.witness == "the sharing arm's peak is 50 MiB above that of the no-sharing arm"
+
+
+def test_above_within_the_noise_is_not_above() -> None:
+    verdict = judge("footprint_within", arms(366, 350), of="two", control="apart")
+    assert (verdict.status, verdict.expected) == (
+        Status.PASS,
+        "peak of two at most that of the arm apart plus 16 MiB",
+    )
+    assert judge("footprint_within", arms(367, 350), of="two", control="apart").status is Status.FAIL
+
+
+def test_arms_too_close_without_reuse_are_vacuous() -> None:
+    verdict = within(arms(340, 350, cached=0))
+    assert (verdict.status, verdict.reason) == (
+        Status.VACUOUS,
+        "no request of 'two' reports a hit, so nothing was due to be saved",
+    )
+
+
+def test_a_control_that_shares_is_inconclusive() -> None:
+    verdict = within(arms(200, 350, there=96))
+    assert (verdict.status, verdict.reason) == (
+        Status.INCONCLUSIVE,
+        "the arm 'apart' reports 192 cached tokens, so it shares as well",
+    )
+
+
+def test_growth_within_the_noise_is_vacuous() -> None:
+    verdict = within(arms(100, 132))
+    assert (verdict.status, verdict.reason) == (
+        Status.VACUOUS,
+        "the no-sharing arm grew by 32 MiB, not more than twice the noise of 16 MiB",
+    )
+
+
+def test_too_few_samples_are_vacuous() -> None:
+    verdict = within(arms(200, 350, samples=19))
+    assert (verdict.status, verdict.reason) == (
+        Status.VACUOUS,
+        "19 footprint readings during 'two' of the arm 'main', not 20",
+    )
+
+
+def test_a_process_that_is_not_known_is_unobservable() -> None:
+    made = arms(200, 350)
+    made.memory.clear()
+    assert within(made).status is Status.UNOBSERVABLE
+
+
+def test_readings_without_a_phase_are_vacuous() -> None:
+    made = arms(200, 350)
+    made.spans.clear()
+    assert within(made).status is Status.VACUOUS
+
+
+def test_without_a_reading_before_the_phase_the_lowest_is_idle() -> None:
+    made = arms(200, 350)
+    made.memory = [m for m in made.memory if m.step == "two"]
+    assert within(made).observed[0] == "main  idle 181 MiB  peak 200 MiB  20 samples"
+
+
+def recorded(*cached: int | None, of: str | None = "eight", live: bool = True, **target: Any) -> Verdict:
+    values = {"live": 9.0} if live else {"running": 0.0}
+    made = workload(
+        *burst(list(cached)),
+        span("eight", 10, 12),
+        sample(11, "eight", **values),
+        facts=facts(**target),
+    )
+    return judge("recorded", made, of=of)
+
+
+def test_a_scenario_with_counts_and_live_blocks_is_recorded() -> None:
+    verdict = recorded(0, 192)
+    assert verdict.status is Status.PASS
+    assert verdict.observed == (
+        "eight[0]  cached 0",
+        "eight[1]  cached 192",
+        "live blocks  9..9 in 1 samples",
+    )
+
+
+def test_one_request_without_a_count_fails() -> None:
+    verdict = recorded(0, None, 192)
+    assert (verdict.status, verdict.request) == (Status.FAIL, "eight[1]")
+    assert verdict.witness == "eight[1] reports no cached tokens, though 2 others do"
+
+
+def test_no_counts_at_all_are_unobservable() -> None:
+    assert recorded(None, None).status is Status.UNOBSERVABLE
+
+
+def test_a_scenario_without_statistics_is_unobservable() -> None:
+    assert recorded(0, has_stats=False).status is Status.UNOBSERVABLE
+
+
+def test_a_scenario_without_live_blocks_is_vacuous() -> None:
+    assert recorded(0, live=False).status is Status.VACUOUS
+
+
+def test_a_scenario_that_sends_nothing_needs_samples_alone() -> None:
+    made = workload(sample(1, "mark", live=4))
+    assert judge("recorded", made).status is Status.PASS
+    assert judge("recorded", workload()).status is Status.VACUOUS

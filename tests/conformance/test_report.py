@@ -1,0 +1,219 @@
+"""What the terminal shows; texts are snapshots because they are the product."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from conformance.report.footer import (
+    body_of,
+    completion_body,
+    curl_line,
+    replay_line,
+    write_body,
+)
+from conformance.report.terminal import (
+    Entry,
+    by_requirement,
+    end_table,
+    facts_line,
+    skip_reason,
+    unjudged,
+    verdict_text,
+)
+from conformance.verdict import Status, Verdict
+from tests.conformance.builders import ask, burst, facts, judge, seed, workload
+
+FAILED = judge("adopters", workload(seed(), *burst([192, 192, *[0] * 6])), of="eight")
+
+
+def test_a_failure_says_everything_in_order(snapshot: SnapshotAssertion) -> None:
+    footer = ["curl -sS http://127.0.0.1:8000/v1/completions -d '{}'", "pytest specs/adopt/x.yaml::adopters"]
+    assert verdict_text(FAILED, "Eight concurrent requests share one stored prefix", footer) == snapshot
+
+
+def test_a_vacuous_verdict_shows_its_guard(snapshot: SnapshotAssertion) -> None:
+    assert (
+        verdict_text(Verdict(Status.VACUOUS, "out/1", reason="no request of 'eight' reports a hit"))
+        == snapshot
+    )
+
+
+def test_an_error_is_short(snapshot: SnapshotAssertion) -> None:
+    assert (
+        verdict_text(Verdict(Status.ERROR, "out/1", reason="eight[0] failed: connection reset")) == snapshot
+    )
+
+
+def test_long_observations_are_cut_with_a_count() -> None:
+    text = verdict_text(Verdict(Status.FAIL, "out/1", "equal", tuple(f"line {i}" for i in range(70))))
+    assert "line 63\n" in text
+    assert text.endswith("and 6 more")
+
+
+def test_as_many_lines_as_fit_are_not_cut() -> None:
+    text = verdict_text(Verdict(Status.FAIL, "out/1", "equal", tuple(f"line {i}" for i in range(64))))
+    assert text.endswith("line 63")
+
+
+def test_a_skip_says_why_and_what_was_seen() -> None:
+    verdict = Verdict(Status.NOT_CLAIMED, "adopt/1", reason="one slot", notes=("1 of 8 adopted",))
+    assert skip_reason(verdict) == "adopt/1 not-claimed: one slot [1 of 8 adopted]"
+
+
+def test_a_skip_without_notes_has_no_brackets() -> None:
+    verdict = Verdict(Status.UNOBSERVABLE, "adopt/1", reason="no counts")
+    assert skip_reason(verdict) == "adopt/1 unobservable: no counts"
+
+
+def test_the_target_in_one_line() -> None:
+    assert facts_line(facts(version="0.1.0", model="tiny", has_reset=False)) == (
+        "conformance-engine 0.1.0 · tiny · B 32 G 32 C 256 pool 4096 · sharing all · grade bits · shows "
+        "cached tokens, ids in, ids out, logprobs, salt, statistics; lacks reset"
+    )
+
+
+def test_an_unknown_target_shows_question_marks() -> None:
+    shown = dict.fromkeys(
+        ("reports_cached", "takes_ids", "returns_ids", "has_logprobs", "has_salt", "has_reset", "has_stats"),
+        False,
+    )
+    line = facts_line(facts(name="x", block=None, granule=None, chunk=None, pool_blocks=None, **shown))
+    assert line.startswith("x · B ? G ? C ? pool ? ·")
+    assert "shows nothing; lacks cached tokens, ids in" in line
+
+
+ENTRIES = [
+    Entry("adopt/warm-burst", "adopt/1", Status.PASS),
+    Entry("adopt/warm-burst", "out/1", Status.FAIL, "3 of 8 equal"),
+    Entry("adopt/cold-burst", "out/1", Status.PASS),
+    Entry("adopt/cold-burst", "adopt/3", Status.NOT_CLAIMED, "one slot per entry"),
+    Entry("foot/tiny-fat", "foot/1", Status.UNOBSERVABLE, "its process is not known"),
+    Entry("adopt/warm-burst", "count/1", Status.PASS),
+    Entry("store/dense", "store/6", Status.PASS),
+]
+
+
+def test_the_table_at_the_end(snapshot: SnapshotAssertion) -> None:
+    assert end_table(ENTRIES) == snapshot
+
+
+def test_a_narrow_table_keeps_its_columns(snapshot: SnapshotAssertion) -> None:
+    assert end_table(ENTRIES, width=70) == snapshot
+
+
+def test_the_table_is_worst_first() -> None:
+    rows = [line.split()[0] for line in end_table(ENTRIES, width=500).splitlines()[1:-1]]
+    assert rows == ["out/1", "foot/1", "adopt/3", "adopt/1", "store/6", "count/1"]
+
+
+def test_nothing_judged_gives_no_table() -> None:
+    assert end_table([]) == ""
+
+
+def test_within_a_spec_the_worst_counts_and_over_specs_a_pass() -> None:
+    entries = [
+        Entry("a", "out/1", Status.PASS),
+        Entry("a", "out/1", Status.VACUOUS),
+        Entry("b", "out/1", Status.PASS),
+        Entry("a", "out/2", Status.PASS),
+        Entry("a", "out/2", Status.VACUOUS),
+    ]
+    assert by_requirement(entries) == {"out/1": Status.PASS, "out/2": Status.VACUOUS}
+
+
+def test_what_was_not_run_does_not_hide_what_was() -> None:
+    entries = [Entry("a", "out/1", Status.PASS), Entry("a", "out/1", Status.NOT_RUN)]
+    assert by_requirement(entries) == {"out/1": Status.PASS}
+    assert by_requirement(entries[1:]) == {"out/1": Status.NOT_RUN}
+
+
+def test_long_reasons_are_cut_and_counted() -> None:
+    entries = [Entry("a", "out/1", Status.FAIL, "word " * 100), Entry("b", "out/1", Status.FAIL, "another")]
+    said = end_table(entries, width=300).splitlines()[1]
+    assert said.endswith("word … (and 1 more)")
+    assert len(said) < 200
+
+
+@pytest.mark.parametrize("status", [Status.PASS, Status.FAIL, Status.NOT_CLAIMED])
+def test_judged_or_not_claimed_satisfies_the_minimum(status: Status) -> None:
+    assert unjudged([Entry("a", "out/1", status)], ["out/1"]) == []
+
+
+@pytest.mark.parametrize("status", [Status.ERROR, Status.VACUOUS, Status.UNOBSERVABLE, Status.NOT_RUN])
+def test_anything_else_does_not(status: Status) -> None:
+    assert unjudged([Entry("a", "out/1", status)], ["out/1", "adopt/1"]) == ["out/1", "adopt/1"]
+
+
+URL = "http://127.0.0.1:8000/v1/completions"
+
+
+def test_a_short_body_is_part_of_the_curl_line(tmp_path: Path) -> None:
+    body = json.dumps({"prompt": "it's"}).encode()
+    words = shlex.split(curl_line(URL, body, tmp_path))
+    assert words == ["curl", "-sS", "-N", URL, "-H", "Content-Type: application/json", "-d", body.decode()]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_body_is_a_file_of_its_own(tmp_path: Path) -> None:
+    body = json.dumps({"prompt": list(range(3700))}).encode()
+    line = curl_line(URL, body, tmp_path / "requests")
+    name = shlex.split(line)[-1]
+    assert name.startswith(f"@{tmp_path}/requests/")
+    assert Path(name[1:]).read_bytes() == body
+    assert len(line) < 300
+
+
+def test_a_body_that_looks_like_a_file_name_is_a_file(tmp_path: Path) -> None:
+    assert shlex.split(curl_line(URL, b"@/etc/passwd", tmp_path))[-1].startswith(f"@{tmp_path}")
+
+
+def test_the_same_body_is_one_file(tmp_path: Path) -> None:
+    assert write_body(b"x", tmp_path) == write_body(b"x", tmp_path)
+    assert write_body(b"y", tmp_path) != write_body(b"x", tmp_path)
+
+
+def test_a_key_is_named_and_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONFORMANCE_API_KEY", "sk-secret")
+    line = curl_line(URL, b"{}", tmp_path, with_key=True)
+    assert "sk-secret" not in line
+    said = subprocess.run(["sh", "-c", f"echo {line}"], capture_output=True, text=True, check=True).stdout
+    assert "Authorization: Bearer sk-secret" in said
+
+
+def test_the_common_body_has_the_planned_request() -> None:
+    body = json.loads(completion_body(ask("eight", [1, 2, 3], 0), facts(model="tiny")))
+    assert body == {
+        "model": "tiny",
+        "prompt": [1, 2, 3],
+        "max_tokens": 8,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "cache_salt": "shared",
+    }
+
+
+def test_the_common_body_leaves_out_what_does_not_apply() -> None:
+    plan = ask("eight", "text", 0).model_copy(update={"stream": False})
+    body = json.loads(completion_body(plan, facts(has_salt=False)))
+    assert body == {"model": "", "prompt": "text", "max_tokens": 8, "temperature": 0, "stream": False}
+
+
+def test_the_body_of_a_request() -> None:
+    assert body_of(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n{}\r\n\r\n") == b"{}\r\n\r\n"
+    assert body_of(b"GET / HTTP/1.1\r\n\r\n") == b""
+
+
+def test_the_replay_line_can_be_pasted() -> None:
+    line = replay_line("specs/adopt/ladder.yaml::adopters[n=1G-1]", Path(".conformance/my history.jsonl"))
+    assert shlex.split(line) == [
+        "pytest",
+        "specs/adopt/ladder.yaml::adopters[n=1G-1]",
+        "--replay=.conformance/my history.jsonl",
+    ]
