@@ -17,7 +17,7 @@ Length = Annotated[
         "for example 8B+1, 3C-1, pool/2, prefix."
     ),
 ]
-"""`prefix` is the shared prefix of the scale (full 3700, ci 512), `reply` its reply length (128, 32)."""
+"""`prefix` is the shared prefix of the scale (full 3700, ci 570), `reply` its reply length (128, 32)."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
 SpecId = Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$")]
