@@ -1,0 +1,259 @@
+"""The facts of one target: what its dialect declares, corrected by what a few small requests show.
+
+Knows which field of a reply proves which ability, and how to measure characters a token and the granule
+of adoption. Does not know specs. The requests are short and under a private salt; the cache is reset only
+on a server that was started for the run. A fact that could not be found out stays None: absent is not 0.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+import psutil
+from pydantic import ValidationError
+
+from conformance.dialect import Dialect, Source, Value, as_json, metrics, pick
+from conformance.history import Facts, Outcome, PlannedRequest
+from conformance.vocabulary import ASCII, LETTERS, Ids, Letters, Words
+
+if TYPE_CHECKING:
+    from conformance.target import Target
+
+How = Literal["engine", "serve", "endpoint"]
+_FEWEST_IDS = 64
+_STORED, _END = 1000, 24
+_HEADS = (98, 149, 212, 263, 340, 401, 462, 523, 588, 653, 737, 909)
+"""Tokens that measure the granule: for every granule up to 256, what they floor to has it as its measure."""
+
+
+class TargetError(Exception):
+    """A target that cannot be used; the message says what was tried, what came back, what would be right."""
+
+
+def recognise(target: Target, known: tuple[Dialect, ...]) -> Dialect:
+    """The first family whose signs all hold; only ever asks with GET."""
+    return next(dialect for dialect in known if all(_holds(target, check) for check in dialect.recognise))
+
+
+def _holds(target: Target, check: Any) -> bool:
+    reply = target.page(check.get)
+    if reply is None or reply.status_code != 200:
+        return False
+    found = reply.headers.get(check.header) if check.header else pick(as_json(reply.text), check.path or "")
+    if check.equals is not None:
+        return bool(found == check.equals)
+    return found is not None and str(found).startswith(check.starts or "")
+
+
+def declared(target: Target, how: How) -> Facts:
+    """What the dialect says, literally or by where to look. TargetError when a value cannot be a fact."""
+    dialect = target.dialect
+    values = {name: _value(target, value) for name, value in dialect.facts.items()}
+    said = {name: value for name, value in values.items() if value is not None}
+    said.setdefault("model", target.listed or target.model)
+    try:
+        return Facts(
+            dialect=dialect.dialect,
+            name=dialect.name,
+            version=str(_value(target, dialect.version) or "") if dialect.version else "",
+            how=how,
+            has_salt=dialect.ask.salt is not None,
+            claims=dialect.claims,
+            machine=_machine(),
+            **said,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise TargetError(f"{target.url} says {first['input']!r} for {place}: {first['msg']}") from None
+
+
+def _value(target: Target, value: Value) -> Any:
+    if not isinstance(value, Source):
+        return value
+    reply = target.page(value.get)
+    if reply is None or reply.status_code != 200:
+        return None
+    found = _series(reply.text, value) if value.metric else pick(as_json(reply.text), value.path or "")
+    if value.map:
+        return value.map.get(str(found))
+    return int(found) + value.plus if value.plus and found is not None else found
+
+
+def _series(text: str, value: Source) -> str | float | None:
+    name = value.metric or ""
+    for labels, number in metrics(text, frozenset([name])).get(name, []):
+        return labels.get(value.label) if value.label else number
+    return None
+
+
+def _machine() -> dict[str, str]:
+    memory = psutil.virtual_memory().total
+    return {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cores": str(psutil.cpu_count() or 0),
+        "memory_mib": str(memory // 2**20),
+        "python": platform.python_version(),
+    }
+
+
+def vocabulary(target: Target) -> Ids | Words:
+    """Plain ids where the target takes ids and tells which ones are, else words of a guessed length."""
+    if target.dialect.ask.ids:
+        plain = plain_ids(target)
+        if len(plain) >= _FEWEST_IDS:
+            return Ids(plain, target.encode)
+    return Words(per_token=4.0)
+
+
+def plain_ids(target: Target) -> list[int]:
+    """Ids that ordinary text turns into, in ascending order; empty when the target cannot say.
+
+    Where letters come back one to one, exactly those; a tokenizer that merges gives what it has merged.
+    """
+    try:
+        letters = target.encode(LETTERS)
+        if len(set(letters)) == len(LETTERS):
+            return sorted(set(letters))
+        return sorted({*letters, *target.encode(Words(4.0).text(2000, 1))})
+    except ValueError:
+        return []
+
+
+def measured(target: Target, facts: Facts) -> Facts:
+    """The facts as a few requests show them. TargetError when not even a plain completion works."""
+    target.facts = facts.model_copy(update={"takes_ids": target.vocabulary.is_ids})
+    seen = _first_reply(target)
+    found: dict[str, Any] = {
+        "takes_ids": target.vocabulary.is_ids,
+        "returns_ids": seen.token_ids is not None,
+        "has_logprobs": seen.logprobs is not None,
+        "reports_cached": seen.cached is not None,
+        "has_stats": bool(target.sample()),
+        # Nobody asked for an endpoint's cache to be emptied.
+        "has_reset": facts.how != "endpoint" and target.reset()["done"],
+    }
+    found["grade"] = _grade(facts, found)
+    found["version"] = facts.version or _told_version(target)
+    target.facts = target.facts.model_copy(update=found)
+    if isinstance(target.vocabulary, Words):
+        target.vocabulary, slack = _measure_text(target)
+        target.facts = target.facts.model_copy(update={"lcp_slack": slack})
+    if target.facts.granule is None and (target.facts.block is not None or target.facts.sharing == "unknown"):
+        target.facts = target.facts.model_copy(update=_measure_granule(target))
+    return target.facts
+
+
+def _first_reply(target: Target) -> Outcome:
+    """A small completion with all that the dialect asks for; without logprobs where those are refused."""
+    outcome = target.send(trial(target, 8, seed=0))
+    if outcome.status in (400, 422) and outcome.plan.logprobs:
+        target.drop_logprobs()
+        outcome = target.send(trial(target, 8, seed=0))
+    if not outcome.ok:
+        raise TargetError(
+            f"{target.url} did not answer POST {target.dialect.ask.route} like an LLM server: {outcome.error}"
+        )
+    return outcome
+
+
+def _told_version(target: Target) -> str:
+    path = target.dialect.answer.version
+    if path is None:
+        return ""
+    raw = target.exchange(trial(target, 8, seed=0)).run()
+    told = pick(as_json(raw.events[0][1].decode(errors="replace")), path) if raw.events else None
+    return str(told or "").partition("-")[0]
+
+
+def _grade(facts: Facts, found: dict[str, Any]) -> str:
+    """The declared grade, lowered to what the replies allow to compare."""
+    if not found["returns_ids"]:
+        return "text"
+    if facts.grade in ("bits", "decided") and not found["has_logprobs"]:
+        return "tokens"
+    return facts.grade
+
+
+def trial(
+    target: Target, tokens: int, seed: int, *, salt: str | None = None, max_tokens: int = 2
+) -> PlannedRequest:
+    """A request of the probe's own; `salt` None is one of its own for each seed."""
+    words = target.vocabulary
+    number = _number(seed)
+    return PlannedRequest(
+        id="probe",
+        step="probe",
+        index=0,
+        prompt_ids=words.ids(tokens, number) if words.is_ids else None,
+        prompt_text=None if words.is_ids else words.text(tokens, number),
+        parts=[tokens],
+        max_tokens=max_tokens,
+        salt=f"probe-{number}",
+        stream=True,
+        logprobs=True,
+        key=f"probe-{number}",
+    )
+
+
+def _number(seed: int) -> int:
+    # Another prompt in every run, else an endpoint still holds what the last run's probe stored.
+    return seed * 1_000_003 + time.time_ns() % 1_000_003
+
+
+def _prompt_tokens(target: Target, text: str) -> int | None:
+    plan = trial(target, 1, seed=1, max_tokens=1).model_copy(update={"prompt_text": text})
+    return target.send(plan).prompt_tokens
+
+
+def _measure_text(target: Target) -> tuple[Words, int]:
+    """What to write prompts in, and by how many tokens a length reckoned from the text may be off."""
+    for letters in (LETTERS, ASCII):
+        words = Letters(letters)
+        if _ratio(_counted(target, words)) == (1.0, 0):
+            return words, 0
+    ratio, off = _ratio(_counted(target, Words(1.0)))
+    # Where letters merge, the token across the end of a common prefix may differ as well.
+    return Words(ratio), off + 2
+
+
+def _counted(target: Target, words: Words) -> list[tuple[int, int | None]]:
+    """Length in characters and in tokens of a few texts."""
+    texts = [words.text(length, seed) for seed, length in enumerate((300, 900, 1500, 1200))]
+    return [(len(text), _prompt_tokens(target, text)) for text in texts]
+
+
+def _ratio(points: list[tuple[int, int | None]]) -> tuple[float, int]:
+    """Characters a token, and the most tokens that a point lies off that line; a guess without counts."""
+    known = [(x, y) for x, y in points if y is not None]
+    if len(known) < len(points) or known[2][1] <= known[0][1]:
+        return 4.0, 0
+    (x0, y0), (x2, y2) = known[0], known[2]
+    ratio = (x2 - x0) / (y2 - y0)
+    return ratio, math.ceil(max(abs(y - (y0 + (x - x0) / ratio)) for x, y in known))
+
+
+def _measure_granule(target: Target) -> dict[str, Any]:
+    """Stores one prompt, then asks for heads of it: what is cached climbs in steps of the granule."""
+    if not target.facts.reports_cached:
+        return {}
+    whole = trial(target, _STORED, seed=2)
+    target.send(whole)
+    time.sleep(target.facts.settle)
+    seen = [target.send(_head(target, whole, tokens)).cached for tokens in _HEADS]
+    hits = [cached for cached in seen if cached]
+    return {"granule": math.gcd(*hits), "sharing": "all"} if hits else {}
+
+
+def _head(target: Target, whole: PlannedRequest, tokens: int) -> PlannedRequest:
+    """The first `tokens` of a request and an end of its own, under the same salt."""
+    end = trial(target, _END, seed=tokens)
+    if whole.prompt_ids is not None and end.prompt_ids is not None:
+        return whole.model_copy(update={"prompt_ids": whole.prompt_ids[:tokens] + end.prompt_ids})
+    ratio = len(whole.prompt_text or "") / _STORED
+    head = (whole.prompt_text or "")[: round(tokens * ratio)].rsplit(" ", 1)[0]
+    return whole.model_copy(update={"prompt_text": f"{head} {end.prompt_text}"})

@@ -1,0 +1,191 @@
+"""A reply as it came over the wire, made into an outcome.
+
+Knows the shapes of OpenAI completions, streamed or not, and where a dialect says that ids, cached counts
+and traces stand. Does not know whether what a reply says is right. Bad input never raises: it becomes the
+outcome's `error`, one line that says what was wrong with the reply.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from conformance.dialect import Answer, as_json, first, pick
+from conformance.history import Outcome, PlannedRequest
+from conformance.wire import RawReply
+
+_DONE = b"[DONE]"
+_SHOWN = 120
+
+
+class BadReply(Exception):
+    """A reply that is not what was asked for; the message is the outcome's error."""
+
+
+@dataclass
+class _Parts:
+    """What the chunks of one reply add up to."""
+
+    text: str = ""
+    ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    tops: list[list[float]] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+    tokens_at: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    cached: int | None = None
+    trace: dict[str, Any] | None = None
+
+    def add(self, data: Any, answer: Answer, at: float | None) -> None:
+        """Takes one chunk (or a whole reply) in; BadReply when it is an error or none of ours."""
+        if not isinstance(data, dict):
+            raise BadReply(f"a reply that is no JSON object: {_shorten(json.dumps(data))}")
+        if (error := data.get("error")) is not None:
+            raise BadReply(f"the server reports: {_message(error)}")
+        self._choice(data, answer, at)
+        usage = data.get("usage")
+        self.usage = usage if isinstance(usage, dict) else self.usage
+        cached = first(data, answer.cached)
+        self.cached = cached if isinstance(cached, int) and not isinstance(cached, bool) else self.cached
+        self.trace = (answer.trace and pick(data, answer.trace)) or self.trace
+
+    def _choice(self, data: dict[str, Any], answer: Answer, at: float | None) -> None:
+        text = pick(data, "choices[0].text") or ""
+        ids = pick(data, answer.ids) if answer.ids else None
+        self.finish_reason = pick(data, "choices[0].finish_reason") or self.finish_reason
+        self.text += text
+        if ids is not None:
+            self.ids = [*(self.ids or []), *ids]
+        self._logprobs(pick(data, "choices[0].logprobs"))
+        if at is not None and (text or ids):
+            self.tokens_at += [at] * (len(ids) if ids else 1)
+
+    def _logprobs(self, given: Any) -> None:
+        if given is None:
+            return
+        entries = given["content"] if given.get("content") is not None else _entries(given)
+        values = [entry["logprob"] for entry in entries]
+        self.logprobs = [*(self.logprobs or []), *values]
+        self.tokens += [entry["token"] for entry in entries if "token" in entry]
+        self.tops += [_top(entry.get("top_logprobs")) for entry in entries]
+
+    def gaps(self) -> list[float] | None:
+        """Between the two likeliest tokens, position by position; None unless all of them are known."""
+        if not self.tops or any(len(top) < 2 for top in self.tops):
+            return None
+        return [top[0] - top[1] for top in self.tops]
+
+
+def to_outcome(raw: RawReply, plan: PlannedRequest, arm: str, answer: Answer) -> Outcome:
+    """What the reply says, with everything that is wrong with it in `error`. Raises nothing."""
+    parts, error = _Parts(), raw.error
+    try:
+        _collect(raw, parts, answer)
+    except BadReply as bad:
+        error = error or str(bad)
+    except (KeyError, TypeError, AttributeError, ValueError) as bad:
+        error = error or f"a reply of an unexpected shape: {type(bad).__name__} {bad}"
+    try:
+        return _outcome(raw, plan, arm, parts, error)
+    except ValidationError as bad:
+        where = ".".join(map(str, bad.errors()[0]["loc"]))
+        return _outcome(raw, plan, arm, _Parts(), error or f"a reply with a wrong value for {where}")
+
+
+def _outcome(raw: RawReply, plan: PlannedRequest, arm: str, parts: _Parts, error: str | None) -> Outcome:
+    usage = parts.usage or {}
+    return Outcome(
+        id=plan.id,
+        arm=arm,
+        step=plan.step,
+        index=plan.index,
+        plan=plan,
+        sent=raw.sent,
+        first=parts.tokens_at[0] if parts.tokens_at else None,
+        ended=raw.ended,
+        status=raw.status,
+        error=error,
+        timed_out=raw.timed_out,
+        finish_reason=parts.finish_reason,
+        token_ids=parts.ids,
+        text=parts.text,
+        logprobs=parts.logprobs,
+        gaps=parts.gaps(),
+        logprob_tokens=parts.tokens or None,
+        prompt_tokens=usage.get("prompt_tokens"),
+        completion_tokens=usage.get("completion_tokens"),
+        cached=parts.cached,
+        usage=parts.usage,
+        trace=parts.trace,
+        left=raw.left,
+        tokens_at=parts.tokens_at,
+    )
+
+
+def _collect(raw: RawReply, parts: _Parts, answer: Answer) -> None:
+    if raw.status is None:
+        return
+    if raw.status != 200:
+        body = raw.body.decode(errors="replace")
+        raise BadReply(f"status {raw.status}: {_message(as_json(body), body)}")
+    if raw.streamed:
+        _stream(raw, parts, answer)
+    elif raw.error is None and raw.left is None:
+        parts.add(_parsed(raw.body, "the reply"), answer, None)
+
+
+def _stream(raw: RawReply, parts: _Parts, answer: Answer) -> None:
+    done = False
+    for number, (at, payload) in enumerate(raw.events, start=1):
+        if payload == _DONE:
+            done = True
+        else:
+            parts.add(_parsed(payload, f"event {number} of the stream"), answer, at)
+    if not done and raw.left is None:
+        raise BadReply(f"the stream ended after {len(raw.events)} events without [DONE]")
+
+
+def _parsed(payload: bytes, what: str) -> Any:
+    try:
+        return json.loads(payload)
+    except ValueError:
+        raise BadReply(f"{what} is no JSON: {_shorten(payload.decode(errors='replace'))}") from None
+
+
+def carries_token(payload: bytes, answer: Answer) -> bool:
+    """Whether a payload of a stream holds generated content: what a leaving client counts."""
+    data = as_json(payload.decode(errors="replace"))
+    ids = pick(data, answer.ids) if answer.ids else None
+    return bool(pick(data, "choices[0].text") or ids)
+
+
+def _entries(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """The completions shape, four parallel lists, as one entry a token."""
+    tops = given.get("top_logprobs") or [None] * len(given["tokens"])
+    rows = zip(given["tokens"], given["token_logprobs"], tops, strict=True)
+    return [{"token": token, "logprob": value, "top_logprobs": top} for token, value, top in rows]
+
+
+def _top(top: Any) -> list[float]:
+    """Top logprobs, highest first, from {token: value} or [{"logprob": value}]."""
+    if not top:
+        return []
+    values = top.values() if isinstance(top, dict) else [entry["logprob"] for entry in top]
+    return sorted(values, reverse=True)
+
+
+def _message(error: Any, body: str = "") -> str:
+    found = pick(error, "error.message") or pick(error, "message") or pick(error, "error")
+    text = found if isinstance(found, str) else None
+    if text is None:
+        text = error if isinstance(error, str) else body or json.dumps(error)
+    return _shorten(text)
+
+
+def _shorten(text: str) -> str:
+    line = "an HTML page" if text.lstrip().startswith("<") else " ".join(text.split())
+    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"

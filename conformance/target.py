@@ -1,0 +1,378 @@
+"""A server under test: how to ask it, what it can do, and where to get one in the state a case wants.
+
+Knows requests, sockets, child processes and the server's dialect. Does not know specs or judges: it sends
+what it is given and says what came back. A `Fleet` owns the session's servers; one is started when it is
+first needed and all are ended by `close`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import requests
+
+from conformance import launch, probe, wire
+from conformance.dialect import Action, Dialect, as_json, dialects, pick, read_stats
+from conformance.footprint import tree
+from conformance.history import Facts, Outcome, PlannedRequest
+from conformance.launch import Child, LaunchError
+from conformance.plan import Unobservable, Vocabulary
+from conformance.probe import How, TargetError
+from conformance.replies import carries_token, to_outcome
+from conformance.spec import Serve
+from conformance.vocabulary import Words
+
+__all__ = ["Fleet", "Target", "TargetError", "TargetOptions", "Unobservable", "open_target"]
+
+RESET_TIMEOUT = 10.0
+"""Seconds for a busy server to become free for a reset."""
+_QUICK = 5.0
+"""Seconds for a GET that takes no thought."""
+_POLL = 0.05
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """How to get at the server. `url` for an endpoint, `command` (with `{port}`) for serve."""
+
+    how: How
+    url: str = ""
+    command: str = ""
+    engine_args: tuple[str, ...] = ()
+    fault: str | None = None
+    timeout: float = 300.0
+    """Seconds for one request, and for a launched command to become ready."""
+    model: str | None = None
+    api_key: str | None = field(default_factory=lambda: os.environ.get("CONFORMANCE_API_KEY"), repr=False)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+    @property
+    def engine_flags(self) -> tuple[str, ...]:
+        return (*self.engine_args, *(("--fault", self.fault) if self.fault else ()))
+
+
+class Target:
+    """One running server. Not for use from several threads, except that `sample` may run beside `send`."""
+
+    facts: Facts
+    vocabulary: Vocabulary
+
+    def __init__(
+        self,
+        url: str,
+        options: TargetOptions,
+        child: Child | None = None,
+        dialect: Dialect | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Recognises and probes the server. TargetError when it is unreachable or none of ours."""
+        try:
+            self.address = wire.parse_address(url)
+        except ValueError as error:
+            raise TargetError(str(error)) from None
+        self.options, self.child, self.clock = options, child, clock
+        self.cold: Callable[[], AbstractContextManager[Target | None]] = self._own_cold
+        self._http = requests.Session()
+        # Proxies of the environment are for the world outside, not for a server under test.
+        self._http.trust_env = False
+        self._http.headers.update(options.headers)
+        self._pages: dict[str, requests.Response | None] = {}
+        self._reach()
+        self.dialect = dialect or probe.recognise(self, dialects())
+        self._logprobs = self.dialect.ask.logprobs
+        self.listed = self._listed()
+        self.model = options.model or self.dialect.ask.model or self.listed
+        self.vocabulary = Words(4.0)
+        self.vocabulary = probe.vocabulary(self)
+        self.facts = probe.declared(self, options.how)
+        self.facts = probe.measured(self, self.facts)
+        self._pages.clear()
+
+    @property
+    def url(self) -> str:
+        return self.address.url
+
+    def _reach(self) -> None:
+        try:
+            wire.connect(self.address, _QUICK).close()
+        except OSError as error:
+            raise TargetError(f"nothing answers at {self.url}: {wire.describe(error)}") from None
+
+    def _listed(self) -> str:
+        """The first model that the server lists, or nothing."""
+        page = self.page("/v1/models")
+        name = pick(as_json(page.text), "data[0].id") if page is not None else None
+        return name if isinstance(name, str) else ""
+
+    def page(self, route: str) -> requests.Response | None:
+        """GET during the probe, each route once; None when no answer came."""
+        if route not in self._pages:
+            self._pages[route] = self.get(route)
+        return self._pages[route]
+
+    def get(self, route: str) -> requests.Response | None:
+        return self._request("GET", route)
+
+    def _request(
+        self, method: str, route: str, body: Any = None, timeout: float = _QUICK
+    ) -> requests.Response | None:
+        try:
+            return self._http.request(method, self.url + route, json=body, timeout=timeout)
+        except requests.RequestException:
+            return None
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, by the server's own tokenizer. ValueError where it has none to offer."""
+        how = self.dialect.tokenize
+        if how is None:
+            raise ValueError("the target has no route that tokenizes")
+        reply = self._request("POST", how.post, {how.field: text, **how.send})
+        ids = pick(as_json(reply.text), how.ids) if reply is not None and reply.status_code == 200 else None
+        if not isinstance(ids, list):
+            raise ValueError(f"the target's {how.post} gave no ids")
+        return ids
+
+    def drop_logprobs(self) -> None:
+        """Asks without logprobs from now on: the target refuses them."""
+        self._logprobs = {}
+
+    def body(self, planned: PlannedRequest, *, cold: bool = False) -> dict[str, Any]:
+        """The JSON of a request; `cold` adds the fields that make the server compute everything."""
+        ask = self.dialect.ask
+        prompt = planned.prompt_text if planned.prompt_ids is None else planned.prompt_ids
+        fields: dict[str, Any] = {
+            "prompt": prompt,
+            "max_tokens": planned.max_tokens,
+            "stream": planned.stream,
+        }
+        fields |= ask.always
+        fields |= ask.stream if planned.stream else {}
+        fields |= self._logprobs if planned.logprobs else {}
+        fields |= {"model": self.model} if self.model else {}
+        fields |= {ask.salt: planned.salt} if ask.salt and planned.salt else {}
+        return fields | (ask.cold if cold else {})
+
+    def render(self, planned: PlannedRequest, *, cold: bool = False) -> wire.Call:
+        """The request, ready to be put on a socket."""
+        body = json.dumps(self.body(planned, cold=cold), separators=(",", ":")).encode()
+        return wire.Call(self.address, self.dialect.ask.route, body, self.options.headers)
+
+    def parse(self, raw: wire.RawReply, planned: PlannedRequest, arm: str = "main") -> Outcome:
+        return to_outcome(raw, planned, arm, self.dialect.answer)
+
+    def is_token(self, payload: bytes) -> bool:
+        """Whether a payload of a stream carries generated content."""
+        return carries_token(payload, self.dialect.answer)
+
+    def exchange(
+        self,
+        planned: PlannedRequest,
+        *,
+        cold: bool = False,
+        leaving: wire.Leaving | None = None,
+        clock: wire.Clock | None = None,
+    ) -> wire.Exchange:
+        """A request on a connection of its own, not yet sent."""
+        call = self.render(planned, cold=cold)
+        return wire.Exchange(call, clock or self.clock, self.options.timeout, leaving)
+
+    def send(self, planned: PlannedRequest, *, arm: str = "main", cold: bool = False) -> Outcome:
+        """One request from start to end; what goes wrong stands in the outcome."""
+        return self.parse(self.exchange(planned, cold=cold).run(), planned, arm)
+
+    def sample(self) -> dict[str, float]:
+        """All gauges in the harness's names, in blocks and tokens; {} when nothing could be read."""
+        values: dict[str, float] = {}
+        for stats in self.dialect.stats:
+            reply = self.get(stats.get)
+            if reply is not None and reply.status_code == 200:
+                values |= read_stats(stats, reply.text, self.facts)
+        return values
+
+    def reset(self, timeout: float | None = None) -> dict[str, Any]:
+        """Empties the cache; asks again while the server says that it is busy. `done` says whether it did."""
+        action = self.dialect.reset
+        if action is None:
+            return {"done": False, "reason": "the target has no reset"}
+        end, tries = time.monotonic() + (timeout or RESET_TIMEOUT), 1
+        while (status := self._act(action)) != "done":
+            if status == "absent" or time.monotonic() > end:
+                return {"done": False, "tries": tries, "reason": f"{action.route}: {status}"}
+            tries += 1
+            time.sleep(_POLL)
+        return {"done": True, "tries": tries}
+
+    def mark(self) -> None:
+        """Starts the peak gauge anew, where the target has one."""
+        if self.dialect.mark is not None:
+            self._act(self.dialect.mark)
+
+    def _act(self, action: Action) -> Literal["done", "refused", "absent"]:
+        reply = self._request(action.method, action.route)
+        if reply is None or reply.status_code in (404, 405, 501):
+            return "absent"
+        said = action.path is None or pick(as_json(reply.text), action.path) == action.equals
+        return "done" if reply.status_code == 200 and said else "refused"
+
+    def idle(self, timeout: float) -> bool:
+        """Waits until nothing runs or waits and two readings agree; False when that did not happen.
+
+        A target without such gauges gets its settle time.
+        """
+        if self.dialect.poke:
+            self.alive()
+        end, last = time.monotonic() + timeout, self._steady()
+        if not {"running", "waiting"} <= set(last):
+            time.sleep(self.facts.settle)
+            return True
+        while time.monotonic() < end:
+            time.sleep(_POLL)
+            last, before = self._steady(), last
+            if last == before and last.get("running") == 0 and last.get("waiting") == 0:
+                time.sleep(self.facts.settle)
+                return True
+        return False
+
+    def _steady(self) -> dict[str, float]:
+        return {name: value for name, value in self.sample().items() if name != "sequence"}
+
+    def alive(self) -> bool:
+        """Whether a one-token completion under a salt of its own finishes; no health route is believed."""
+        return self.send(probe.trial(self, 1, seed=7, max_tokens=1)).ok
+
+    def gone(self, grace: float = 0.0) -> str | None:
+        """Why the server cannot be reached any more, or None while it can.
+
+        A process that was started here is watched for `grace` seconds, in case it is just ending.
+        """
+        if self.child is not None and self.child.ended_within(grace):
+            return f"the server process ended ({self.child.how_it_ended()})"
+        try:
+            wire.connect(self.address, _QUICK).close()
+        except OSError as error:
+            return f"nothing answers at {self.url} any more: {wire.describe(error)}"
+        return None
+
+    def _own_cold(self) -> AbstractContextManager[Target | None]:
+        """Where a request computes everything itself: here if requests can ask for it, else nowhere."""
+        ask = self.dialect.ask
+        return nullcontext(self if ask.salt or ask.cold else None)
+
+    def process_ids(self) -> list[int]:
+        """The server's process tree; empty for a server that was not started here."""
+        return tree(self.child.pid) if self.child is not None else []
+
+    def close(self) -> None:
+        self._http.close()
+        if self.child is not None:
+            self.child.close()
+
+
+class Fleet:
+    """The session's servers: one that most cases share, and others for cases that need their own."""
+
+    def __init__(self, options: TargetOptions) -> None:
+        self.options = options
+        self._main: Target | None = None
+        self._cold: Target | None = None
+
+    def main(self) -> Target:
+        """The session's server, started at first need and again when a launched one has died."""
+        if self._main is not None and self._main.child is not None and self._main.gone():
+            self._main.close()
+            self._main = None
+        if self._main is None:
+            self._main = self._start(())
+        return self._main
+
+    @contextmanager
+    def for_serve(self, serve: Serve) -> Iterator[Target]:
+        """A server as the case wants it. Unobservable when this target cannot be started that way."""
+        if serve.profile == "default" and not serve.fresh:
+            yield self.main()
+            return
+        target = self._start(self._flags(serve.profile))
+        try:
+            yield target
+        finally:
+            target.close()
+
+    def _cold_server(self) -> AbstractContextManager[Target | None]:
+        """One more server, for the session, on which nothing is reused."""
+        if self._cold is None or self._cold.gone():
+            profile = self.main().dialect.cold_profile or ""
+            self._cold = self._start(self._flags(profile))
+        return nullcontext(self._cold)
+
+    def close(self) -> None:
+        for target in (self._main, self._cold):
+            if target is not None:
+                target.close()
+        self._main = self._cold = None
+
+    def _flags(self, profile: str) -> tuple[str, ...]:
+        if self.options.how == "endpoint":
+            need = f"needs a server process of its own (profile {profile})"
+            raise Unobservable(f"{need}; this run is attached to one that runs already")
+        dialect = _engine() if self.options.how == "engine" else self.main().dialect
+        if profile not in dialect.profiles:
+            raise Unobservable(f"{dialect.name} has no launch profile {profile!r}")
+        return tuple(dialect.profiles[profile].args)
+
+    def _start(self, flags: tuple[str, ...]) -> Target:
+        options = self.options
+        if options.how == "endpoint":
+            return Target(options.url, options)
+        target: Target | None = None
+        try:
+            child, url = self._launch(flags)
+        except LaunchError as error:
+            raise TargetError(str(error)) from None
+        try:
+            target = Target(url, options, child, _engine() if options.how == "engine" else None)
+        except TargetError as error:
+            raise TargetError(f"{error}{child.quoted()}") from None
+        finally:
+            if target is None:
+                child.close()
+        if target.dialect.cold_profile is not None:
+            target.cold = self._cold_server
+        return target
+
+    def _launch(self, flags: tuple[str, ...]) -> tuple[Child, str]:
+        options = self.options
+        if options.how == "engine":
+            return launch.launch_engine((*options.engine_flags, *flags), options.timeout)
+        return launch.launch_command(options.command, flags, _answers, options.timeout)
+
+
+def open_target(options: TargetOptions) -> Fleet:
+    """The servers of a session; nothing is contacted or started yet."""
+    return Fleet(options)
+
+
+def _engine() -> Dialect:
+    return next(known for known in dialects() if known.dialect == "engine")
+
+
+def _answers(url: str) -> bool:
+    """Whether any family's ready route answers 200: before that, the family cannot be told."""
+    return any(_ok(url + route) for route in sorted({known.ready for known in dialects()}))
+
+
+def _ok(url: str) -> bool:
+    try:
+        with requests.Session() as http:
+            http.trust_env = False
+            return http.get(url, timeout=_QUICK).status_code == 200
+    except requests.RequestException:
+        return False

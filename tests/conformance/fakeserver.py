@@ -1,0 +1,322 @@
+"""A small scripted LLM server: answers like one, and misbehaves where it is told to.
+
+Its tokens are words for text prompts and ids for id prompts; its cache keeps every finished prompt and
+adopts by longest common prefix, floored to its granule. Also runs as a program, for tests that launch one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+
+from conformance.history import PlannedRequest
+
+Fault = Literal[
+    "reset", "cut", "no-done", "bad-json", "bad-shape", "error-event", "hang", "status", "no-http"
+]
+Json = dict[str, Any]
+
+
+@dataclass
+class Behaviour:
+    """What the server can do, and what it does wrong to requests that `hits` accepts."""
+
+    takes_ids: bool = True
+    returns_ids: bool = True
+    logprobs: bool = True
+    refuses_logprobs: bool = False
+    granule: int = 4
+    cached: Literal["lawful", "null", "absent"] = "lawful"
+    keeps: bool = True
+    fault: Fault | None = None
+    status: int = 500
+    after: int = 2
+    """Tokens that a faulty stream gives before its fault."""
+    hits: Callable[[Json], bool] = lambda body: True
+    first_delay: float = 0.0
+    token_delay: float = 0.0
+    hold: threading.Event | None = None
+    """No token before this is set."""
+    reset_answers: list[Json] = field(default_factory=lambda: [{"cleared": True}])
+    """In turn; the last one stays."""
+    server: str = "fake"
+    pages: dict[str, Json | str] = field(default_factory=dict)
+    """GET route -> body, instead of the usual ones."""
+
+
+@dataclass
+class State:
+    behaviour: Behaviour
+    stored: list[tuple[str, list[Any]]] = field(default_factory=list)
+    seen: list[Json] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    readings: int = 0
+    resets: int = 0
+    marks: int = 0
+    running: int = 0
+    ended: int = 0
+    gone: int = 0
+    """Requests whose client went away."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Handler(BaseHTTPRequestHandler):
+    state: State
+
+    def version_string(self) -> str:
+        return self.state.behaviour.server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        self.state.readings += self.path == "/stats"
+        pages = {"/health": {"status": "ok"}, "/v1/models": _models(), "/stats": _stats(self.state)}
+        page = {**pages, **self.state.behaviour.pages}.get(self.path)
+        body = page if isinstance(page, str) else json.dumps(page)
+        self._reply(404 if page is None else 200, body.encode())
+
+    def do_POST(self) -> None:
+        data = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        if self.path == "/v1/completions":
+            self._complete(data)
+        elif self.path == "/tokenize":
+            self._reply(200, json.dumps({"tokens": [ord(letter) for letter in data["prompt"]]}).encode())
+        elif self.path == "/reset":
+            self._reset()
+        elif self.path == "/mark":
+            self.state.marks += 1
+            self._reply(200, b"{}")
+        else:
+            self._reply(404, b"no such route")
+
+    def _reset(self) -> None:
+        answers = self.state.behaviour.reset_answers
+        answer = answers[min(self.state.resets, len(answers) - 1)]
+        self.state.resets += 1
+        if answer.get("cleared"):
+            self.state.stored.clear()
+        self._reply(200, json.dumps(answer).encode())
+
+    def _reply(self, status: int, body: bytes, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _complete(self, data: Json) -> None:
+        state = self.state
+        with state.lock:
+            state.seen.append(data)
+            state.headers.append(dict(self.headers.items()))
+            state.running += 1
+        try:
+            self._answer(data)
+        except OSError:
+            state.gone += 1
+        finally:
+            with state.lock:
+                state.running -= 1
+                state.ended += 1
+
+    def _answer(self, data: Json) -> None:
+        behaviour = self.state.behaviour
+        fault = behaviour.fault if behaviour.hits(data) else None
+        refused = _refusal(data, behaviour)
+        if fault == "no-http":
+            self.wfile.write(b"this is no HTTP\r\n\r\n")
+        elif fault == "status":
+            error = {"error": {"message": "out of order", "type": "server_error"}}
+            self._reply(behaviour.status, json.dumps(error).encode())
+        elif refused:
+            self._reply(400, json.dumps({"error": {"message": refused}}).encode())
+        elif data.get("stream"):
+            self._stream(data, fault)
+        else:
+            self._whole(data, fault)
+
+    def _whole(self, data: Json, fault: Fault | None) -> None:
+        if fault == "hang":
+            time.sleep(2)
+        chunks = list(self._chunks(data))
+        choice = {"text": "", "token_ids": [], "finish_reason": "length", "logprobs": _no_logprobs()}
+        for chunk in chunks[:-1]:
+            _merge(choice, chunk["choices"][0])
+        body = {"choices": [choice], "usage": chunks[-1]["usage"]}
+        self._reply(200, b"{oh" if fault == "bad-json" else json.dumps(body).encode())
+        self._store(data)
+
+    def _stream(self, data: Json, fault: Fault | None) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(b": keep-alive\n\n")
+        for number, chunk in enumerate(self._chunks(data)):
+            if fault is not None and number == self.state.behaviour.after and self._misbehave(fault):
+                return
+            self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        if fault != "no-done":
+            self.wfile.write(b"data: [DONE]\n\n")
+        self._store(data)
+
+    def _misbehave(self, fault: Fault) -> bool:
+        """Whether the reply is over with it."""
+        if fault == "reset":
+            self.wfile.flush()
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+        events = {"bad-json": b"data: {oh\n\n", "bad-shape": b'data: {"choices": [{"text": 7}]}\n\n'}
+        events["error-event"] = b'data: {"error": {"message": "lost it"}}\n\n'
+        self.wfile.write(events.get(fault, b""))
+        if fault == "hang":
+            time.sleep(2)
+        return fault in ("reset", "cut")
+
+    def _chunks(self, data: Json) -> Iterator[Json]:
+        behaviour, tokens = self.state.behaviour, _tokens(data["prompt"])
+        cached = self._cached(data.get("cache_salt", ""), tokens)
+        if behaviour.hold is not None:
+            behaviour.hold.wait(10)
+        time.sleep(behaviour.first_delay)
+        for number in range(data["max_tokens"]):
+            choice = _choice(tokens, number, number == data["max_tokens"] - 1, data, behaviour)
+            yield {"choices": [choice], "fingerprint": "1.2-3.4-Linux"}
+            time.sleep(behaviour.token_delay)
+        details = {"lawful": {"cached_tokens": cached}, "null": {"cached_tokens": None}, "absent": None}
+        usage = {"prompt_tokens": len(tokens), "completion_tokens": data["max_tokens"]}
+        yield {"choices": [], "usage": {**usage, "prompt_tokens_details": details[behaviour.cached]}}
+
+    def _cached(self, salt: str, tokens: list[Any]) -> int:
+        longest = max((_lcp(kept, tokens) for name, kept in self.state.stored if name == salt), default=0)
+        return min(longest, len(tokens) - 1) // self.state.behaviour.granule * self.state.behaviour.granule
+
+    def _store(self, data: Json) -> None:
+        if self.state.behaviour.keeps:
+            self.state.stored.append((data.get("cache_salt", ""), _tokens(data["prompt"])))
+
+
+def _models() -> Json:
+    return {"data": [{"id": "fake-model", "owned_by": "nobody"}]}
+
+
+def _stats(state: State) -> Json:
+    blocks = sum(len(tokens) for _, tokens in state.stored) // state.behaviour.granule
+    return {"live": blocks, "running": state.running, "waiting": 0, "sequence": len(state.seen)}
+
+
+def _refusal(data: Json, behaviour: Behaviour) -> str:
+    if isinstance(data["prompt"], list) and not behaviour.takes_ids:
+        return "prompt must be a string"
+    return "no logprobs here" if "logprobs" in data and behaviour.refuses_logprobs else ""
+
+
+def _tokens(prompt: str | list[int]) -> list[Any]:
+    return prompt.split() if isinstance(prompt, str) else prompt
+
+
+def _lcp(left: list[Any], right: list[Any]) -> int:
+    pairs = zip(left, right, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+
+
+def _choice(tokens: list[Any], number: int, last: bool, data: Json, behaviour: Behaviour) -> Json:
+    """Token `number` of the reply: a letter that depends on the whole prompt."""
+    token = 97 + (sum(map(hash_of, tokens)) + number) % 26
+    choice: Json = {"text": chr(token), "finish_reason": "length" if last else None}
+    if behaviour.returns_ids:
+        choice["token_ids"] = [token]
+    if behaviour.logprobs and "logprobs" in data:
+        top = {chr(token): -0.25, "other": -2.25}
+        choice["logprobs"] = {"tokens": [chr(token)], "token_logprobs": [-0.25], "top_logprobs": [top]}
+    return choice
+
+
+def hash_of(token: Any) -> int:
+    """A number for a token that is the same in every process."""
+    return token if isinstance(token, int) else sum(token.encode())
+
+
+def _no_logprobs() -> Json:
+    return {"tokens": [], "token_logprobs": [], "top_logprobs": []}
+
+
+def _merge(whole: Json, part: Json) -> None:
+    whole["text"] += part["text"]
+    whole["token_ids"] += part.get("token_ids", [])
+    for name, values in part.get("logprobs", {}).items():
+        whole["logprobs"][name] += values
+
+
+class FakeServer:
+    """A running fake; `state` says what it has seen."""
+
+    def __init__(self, behaviour: Behaviour, port: int = 0) -> None:
+        self.state = State(behaviour)
+        handler = type("Bound", (Handler,), {"state": self.state})
+        self.http = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+
+    def close(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
+
+@contextmanager
+def fake_server(behaviour: Behaviour | None = None) -> Iterator[FakeServer]:
+    server = FakeServer(behaviour or Behaviour())
+    thread = threading.Thread(target=server.http.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.close()
+        thread.join()
+
+
+def planned(step: str, prompt: list[int] | str, index: int | None = None, **changes: Any) -> PlannedRequest:
+    """A request as a plan would hold it; `index` None for a single send."""
+    text = prompt if isinstance(prompt, str) else None
+    ids = None if isinstance(prompt, str) else prompt
+    request = PlannedRequest(
+        id=step if index is None else f"{step}[{index}]",
+        step=step,
+        index=index or 0,
+        prompt_ids=ids,
+        prompt_text=text,
+        parts=[len(prompt)],
+        max_tokens=4,
+        salt="tenant",
+        stream=True,
+        logprobs=True,
+        key=f"key-{prompt}",
+    )
+    return request.model_copy(update=changes)
+
+
+def main() -> None:
+    """`--announce` prints the engine's line, `--cold` keeps nothing, `--slow` takes seconds a token."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--announce", action="store_true")
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--slow", type=float, default=0.0)
+    options, _ = parser.parse_known_args()
+    server = FakeServer(Behaviour(keeps=not options.cold, token_delay=options.slow), options.port)
+    if options.announce:
+        print(f"listening on {server.url}", flush=True)
+    server.http.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

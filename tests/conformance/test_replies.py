@@ -1,0 +1,194 @@
+"""A reply made an outcome: what it said, and in words what was wrong with it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from conformance.dialect import Answer
+from conformance.history import Outcome
+from conformance.replies import carries_token, to_outcome
+from conformance.wire import RawReply
+from tests.conformance.fakeserver import planned
+
+ANSWER = Answer(ids="choices[0].token_ids", cached=["usage.first", "usage.second"], trace="trace")
+
+
+def outcome(raw: RawReply, answer: Answer = ANSWER) -> Outcome:
+    return to_outcome(raw, planned("seed", [1, 2]), "main", answer)
+
+
+def streamed(*payloads: Any, done: bool = True, **fields: Any) -> Outcome:
+    """The outcome of a stream; payload i came at time i + 1."""
+    datas = [payload if isinstance(payload, bytes) else json.dumps(payload).encode() for payload in payloads]
+    events = [(1.0 + i, data) for i, data in enumerate([*datas, *([b"[DONE]"] if done else [])])]
+    return outcome(RawReply(sent=0.5, ended=9.0, status=200, streamed=True, events=events, **fields))
+
+
+def whole(body: Any, status: int = 200) -> Outcome:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return outcome(RawReply(sent=0.5, ended=9.0, status=status, body=data))
+
+
+def token(text: str, number: int, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"text": text, "token_ids": [number], "finish_reason": None, **more}]}
+
+
+def logprobs(letter: str, *values: float) -> dict[str, Any]:
+    top = {f"{letter}{i}": value for i, value in enumerate(values)}
+    return {"tokens": [letter], "token_logprobs": [values[0]], "top_logprobs": [top]}
+
+
+def test_a_stream_adds_up() -> None:
+    found = streamed(
+        {"choices": [{"text": ""}]},
+        token("a", 5, logprobs=logprobs("a", -0.5, -2.0)),
+        token("", 6, logprobs=logprobs("b", -0.25, -3.25)),
+        token("c", 7, finish_reason="length", logprobs=logprobs("c", -1.0, -1.5)),
+        {
+            "choices": [],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 3, "second": 4},
+            "trace": {"x": 1},
+        },
+    )
+    assert found.ok
+    assert (found.text, found.token_ids, found.finish_reason) == ("ac", [5, 6, 7], "length")
+    assert (found.logprobs, found.gaps) == ([-0.5, -0.25, -1.0], [1.5, 3.0, 0.5])
+    assert found.logprob_tokens == ["a", "b", "c"]
+    assert (found.first, found.tokens_at, found.sent, found.ended) == (2.0, [2.0, 3.0, 4.0], 0.5, 9.0)
+    assert (found.prompt_tokens, found.completion_tokens, found.cached) == (9, 3, 4)
+    assert found.trace == {"x": 1}
+    assert found.usage == {"prompt_tokens": 9, "completion_tokens": 3, "second": 4}
+
+
+def test_several_tokens_in_one_piece_share_its_time() -> None:
+    found = streamed({"choices": [{"text": "ab", "token_ids": [1, 2]}]}, token("c", 3))
+    assert found.tokens_at == [1.0, 1.0, 2.0]
+
+
+def test_the_last_usage_counts() -> None:
+    found = streamed({"choices": [], "usage": {"first": 3}}, {"choices": [], "usage": {"first": 0}})
+    assert found.cached == 0
+
+
+@pytest.mark.parametrize("usage", [{}, {"first": None}, {"first": "4"}, {"first": True}, None, [1], 7])
+def test_a_count_that_is_not_there_is_not_0(usage: Any) -> None:
+    assert streamed(token("a", 1), {"choices": [], "usage": usage}).cached is None
+
+
+def test_a_whole_reply_is_read_the_same_way() -> None:
+    content = [{"token": "a", "logprob": -0.5, "top_logprobs": [{"logprob": -2.0}, {"logprob": -0.5}]}]
+    found = whole(
+        {**token("a", 5, finish_reason="stop", logprobs={"content": content}), "usage": {"first": 2}}
+    )
+    assert (found.text, found.token_ids, found.logprobs, found.gaps) == ("a", [5], [-0.5], [1.5])
+    assert (found.cached, found.first, found.tokens_at) == (2, None, [])
+
+
+def test_gaps_need_two_top_tokens_everywhere() -> None:
+    both = streamed(token("a", 1, logprobs=logprobs("a", -1, -2)), token("b", 2, logprobs=logprobs("b", -1)))
+    assert both.logprobs == [-1, -1]
+    assert both.gaps is None
+
+
+def test_logprobs_without_top_ones_have_no_gaps() -> None:
+    found = streamed(token("a", 1, logprobs={"tokens": ["a"], "token_logprobs": [-1.0]}))
+    assert (found.logprobs, found.gaps) == ([-1.0], None)
+
+
+def test_a_logprob_that_is_no_number_is_kept_for_the_judges() -> None:
+    found = streamed(b'{"choices": [{"text": "a", "logprobs": {"tokens": ["a"], "token_logprobs": [NaN]}}]}')
+    assert found.logprobs is not None
+    assert math.isnan(found.logprobs[0])
+
+
+def test_what_came_before_the_fault_is_kept() -> None:
+    found = streamed(token("a", 5), done=False)
+    assert found.error == "the stream ended after 1 events without [DONE]"
+    assert (found.text, found.token_ids, found.first) == ("a", [5], 1.0)
+    assert not found.ok
+
+
+def test_a_broken_connection_says_more_than_the_missing_end() -> None:
+    assert streamed(token("a", 5), done=False, error="connection reset").error == "connection reset"
+
+
+def test_a_client_that_left_gets_no_error() -> None:
+    found = streamed(token("a", 5), done=False, left="decoding")
+    assert (found.error, found.left, found.token_ids) == (None, "decoding", [5])
+
+
+def test_a_timeout_is_marked() -> None:
+    assert streamed(done=False, error="no end", timed_out=True).timed_out
+
+
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        (b"{oh", "event 2 of the stream is no JSON: {oh"),
+        ([1], "a reply that is no JSON object: [1]"),
+        ({"error": {"message": "out of memory"}}, "the server reports: out of memory"),
+        ({"error": "plain words"}, "the server reports: plain words"),
+        ({"error": {"code": 5}}, 'the server reports: {"code": 5}'),
+        ({"choices": [{"text": 7}]}, "a reply of an unexpected shape: "),
+        (
+            {"choices": [{"logprobs": {"content": [{}]}}]},
+            "a reply of an unexpected shape: KeyError 'logprob'",
+        ),
+        (
+            {"choices": [{"logprobs": {"tokens": ["a"], "token_logprobs": []}}]},
+            "a reply of an unexpected shape: ",
+        ),
+        ({"choices": [{"text": "x", "token_ids": ["no"]}]}, "a reply with a wrong value for token_ids.1"),
+        ({"usage": {"prompt_tokens": "many"}}, "a reply with a wrong value for prompt_tokens"),
+    ],
+)
+def test_a_bad_event_is_an_error_in_words(payload: Any, error: str) -> None:
+    found = streamed(token("a", 5), payload)
+    assert (found.error or "").startswith(error)
+    assert not found.ok
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (429, {"error": {"message": "slow down"}}, "status 429: slow down"),
+        (503, {"message": "loading"}, "status 503: loading"),
+        (500, {"detail": "x"}, 'status 500: {"detail": "x"}'),
+        (404, b"no\n  such route", "status 404: no such route"),
+        (501, b"\n<html>\n  none  </html>", "status 501: an HTML page"),
+        (500, b"x" * 500, "status 500: " + "x" * 119 + "…"),
+        (200, b"{oh", "the reply is no JSON: {oh"),
+        (200, b"", "the reply is no JSON: "),
+    ],
+)
+def test_a_refusal_is_an_error_in_words(status: int, body: Any, error: str) -> None:
+    found = whole(body, status)
+    assert (found.error, found.status, found.cached) == (error, status, None)
+
+
+def test_no_reply_at_all_keeps_the_reason() -> None:
+    found = outcome(RawReply(sent=1.0, ended=1.0, error="cannot connect"))
+    assert (found.error, found.status, found.ok) == ("cannot connect", None, False)
+
+
+@pytest.mark.parametrize(
+    ("payload", "carries"),
+    [
+        (token("a", 5), True),
+        (token("", 5), True),
+        ({"choices": [{"text": "", "finish_reason": "stop"}]}, False),
+        ({"choices": [], "usage": {}}, False),
+        ("[DONE]", False),
+    ],
+)
+def test_a_leaving_client_counts_generated_content_only(payload: Any, carries: bool) -> None:
+    assert carries_token(json.dumps(payload).encode(), ANSWER) is carries
+
+
+def test_text_alone_counts_where_no_ids_come_back() -> None:
+    assert carries_token(json.dumps({"choices": [{"text": "a"}]}).encode(), Answer())
+    assert not carries_token(b"[DONE]", Answer())

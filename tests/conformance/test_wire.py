@@ -1,0 +1,264 @@
+"""One exchange: pieces with their times, every way it can go wrong as words, every wait bounded."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conformance.launch import free_port
+from conformance.wire import (
+    Address,
+    Call,
+    EventSplitter,
+    Exchange,
+    Leaving,
+    RawReply,
+    connect,
+    describe,
+    parse_address,
+)
+from tests.conformance.fakeserver import Behaviour, FakeServer, Fault, fake_server
+
+TIMEOUT = 10.0
+
+
+def call(url: str, **fields: Any) -> Call:
+    body = {"prompt": [1, 2, 3], "max_tokens": 4, "stream": True, **fields}
+    return Call(parse_address(url), "/v1/completions", json.dumps(body).encode(), {"X-Extra": "yes"})
+
+
+def talk(
+    server: FakeServer, leaving: Leaving | None = None, timeout: float = TIMEOUT, **fields: Any
+) -> RawReply:
+    return Exchange(call(server.url, **fields), time.monotonic, timeout, leaving).run()
+
+
+def is_token(payload: bytes) -> bool:
+    return b'"text"' in payload
+
+
+def once_true(holds: Callable[[], bool]) -> bool:
+    """Waits, bounded, for what another thread is about to do."""
+    end = time.monotonic() + TIMEOUT
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+    return holds()
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://127.0.0.1:8000", Address("127.0.0.1", 8000)),
+        ("http://localhost:8000/v1/", Address("localhost", 8000)),
+        ("https://api.example.com/llm/v1", Address("api.example.com", 443, tls=True, prefix="/llm")),
+        ("http://[::1]:81", Address("::1", 81)),
+    ],
+)
+def test_an_address_may_end_in_v1(url: str, address: Address) -> None:
+    assert parse_address(url) == address
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://host", "http://", "http://host:port", "http://h:99999"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="expected http://HOST:PORT"):
+        parse_address(url)
+
+
+def test_a_password_in_the_url_is_refused() -> None:
+    with pytest.raises(ValueError, match="must not carry a password"):
+        parse_address("http://me:secret@host:80")
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [(Address("h", 1, prefix="/x"), "http://h:1/x"), (Address("::1", 2, tls=True), "https://[::1]:2")],
+)
+def test_an_address_reads_as_a_url(address: Address, url: str) -> None:
+    assert address.url == url
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_events_are_found_however_the_bytes_are_cut(size: int) -> None:
+    data = b": hello\n\ndata: one\r\n\r\nid: 3\ndata: two\ndata: lines\n\ndata: [DONE]\n\ndata: un"
+    splitter = EventSplitter()
+    found = [payload for at in range(0, len(data), size) for payload in splitter.feed(data[at : at + size])]
+    assert found == [b"one", b"two\nlines", b"[DONE]"]
+    assert splitter.rest == b"data: un"
+
+
+def test_a_stream_comes_with_the_time_of_each_piece() -> None:
+    with fake_server(Behaviour(token_delay=0.02)) as server:
+        reply = talk(server)
+    assert (reply.status, reply.error, reply.streamed, reply.left) == (200, None, True, None)
+    assert [is_token(payload) for _, payload in reply.events] == [True] * 4 + [False] * 2
+    times = [at for at, _ in reply.events]
+    assert [reply.sent, *times, reply.ended] == sorted([reply.sent, *times, reply.ended])
+    assert times[0] < times[3]
+
+
+def test_a_plain_reply_comes_as_its_body() -> None:
+    with fake_server() as server:
+        reply = talk(server, stream=False)
+        assert server.state.headers[0]["X-Extra"] == "yes"
+    assert not reply.streamed
+    assert len(json.loads(reply.body)["choices"][0]["text"]) == 4
+
+
+def test_a_refusal_to_connect_is_an_error_in_words() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    reply = Exchange(call(url), time.monotonic, TIMEOUT).run()
+    assert reply.error == f"cannot connect to {url}: connection refused"
+    assert reply.status is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("reset", "connection reset after status 200 and 2 events"),
+        ("no-http", "no valid HTTP"),
+    ],
+)
+def test_a_broken_connection_is_an_error_in_words(fault: Fault, error: str) -> None:
+    with fake_server(Behaviour(fault=fault)) as server:
+        reply = talk(server)
+    assert error in (reply.error or "")
+    assert not reply.timed_out
+
+
+def test_a_connection_closed_before_any_reply_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        exchange = Exchange(call(f"http://127.0.0.1:{listener.getsockname()[1]}"), time.monotonic, TIMEOUT)
+        accepted, _ = listener.accept()
+        # The request is read first: bytes left unread would turn the close into a reset.
+        thread = threading.Thread(target=_read_and_close, args=(accepted,))
+        thread.start()
+        reply = exchange.run()
+        thread.join()
+    assert reply.error == "connection closed before any reply"
+
+
+def _read_and_close(sock: socket.socket) -> None:
+    sock.recv(65536)
+    sock.close()
+
+
+def test_a_body_that_ends_early_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        exchange = Exchange(call(f"http://127.0.0.1:{listener.getsockname()[1]}"), time.monotonic, TIMEOUT)
+        accepted, _ = listener.accept()
+        accepted.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}")
+        accepted.shutdown(socket.SHUT_WR)
+        reply = exchange.run()
+        accepted.close()
+    assert reply.error == "connection closed after status 200 and 0 events"
+
+
+def test_a_reply_that_never_ends_times_out() -> None:
+    with fake_server(Behaviour(hold=threading.Event())) as server:
+        reply = talk(server, timeout=0.2)
+        assert server.state.behaviour.hold is not None
+        server.state.behaviour.hold.set()
+    assert reply.timed_out
+    assert reply.error == "no end of the reply within 0.2 s"
+
+
+def test_the_timeout_holds_for_the_whole_reply() -> None:
+    with fake_server(Behaviour(token_delay=0.05)) as server:
+        reply = talk(server, timeout=0.3, max_tokens=200)
+    assert reply.timed_out
+    assert 0 < len(reply.events) < 200
+
+
+def test_a_server_that_never_pauses_meets_the_timeout_too() -> None:
+    with fake_server() as server:
+        reply = talk(server, timeout=0.2, max_tokens=10**7)
+        assert once_true(lambda: server.state.gone == 1)
+    assert reply.timed_out
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TimeoutError(), "timed out"),
+        (BrokenPipeError(), "connection reset"),
+        (OSError(113, "No route to host"), "[Errno 113] No route to host"),
+        (OSError(), "OSError"),
+    ],
+)
+def test_errors_of_the_connection_are_told_in_words(error: OSError, words: str) -> None:
+    assert describe(error) == words
+
+
+@pytest.mark.parametrize("how", ["rst", "fin"])
+def test_a_client_leaves_after_so_many_tokens(how: Any) -> None:
+    with fake_server(Behaviour(token_delay=0.02)) as server:
+        reply = talk(server, Leaving(how, is_token, tokens=3), max_tokens=300)
+        assert once_true(lambda: server.state.gone == 1)
+    assert (reply.left, reply.error, len(reply.events)) == ("decoding", None, 3)
+
+
+@pytest.mark.parametrize("how", ["rst", "fin"])
+def test_a_client_leaves_before_the_first_token(how: Any) -> None:
+    hold = threading.Event()
+    with fake_server(Behaviour(hold=hold)) as server:
+        reply = talk(server, Leaving(how, is_token, seconds=0.05))
+        hold.set()
+        assert once_true(lambda: server.state.ended == 1)
+    assert (reply.left, reply.error, reply.events) == ("prefilling", None, [])
+
+
+def test_the_phase_is_the_one_measured_not_the_one_asked_for() -> None:
+    with fake_server(Behaviour(token_delay=0.02)) as server:
+        reply = talk(server, Leaving("rst", is_token, seconds=1.0), max_tokens=300)
+    assert reply.left == "decoding"
+    assert reply.events
+
+
+def test_a_reply_that_ends_first_was_not_left() -> None:
+    with fake_server() as server:
+        reply = talk(server, Leaving("rst", is_token, tokens=50))
+    assert reply.left is None
+    assert reply.events[-1][1] == b"[DONE]"
+
+
+def test_leaving_after_no_time_at_all_still_sends_the_request() -> None:
+    with fake_server(Behaviour(first_delay=0.1)) as server:
+        reply = talk(server, Leaving("fin", is_token, seconds=0.0))
+        assert once_true(lambda: server.state.ended == 1)
+    assert reply.left == "prefilling"
+
+
+def test_nothing_is_sent_before_the_barrier_opens() -> None:
+    barrier = threading.Barrier(2)
+    with fake_server() as server:
+        exchanges = [Exchange(call(server.url), time.monotonic, TIMEOUT) for _ in range(2)]
+        replies: list[RawReply] = []
+        thread = threading.Thread(target=lambda: replies.append(exchanges[0].run(barrier)))
+        thread.start()
+        assert once_true(lambda: barrier.n_waiting == 1)
+        assert server.state.seen == []
+        second = exchanges[1].run(barrier)
+        thread.join()
+    assert [replies[0].status, second.status] == [200, 200]
+
+
+def test_a_burst_that_never_gets_ready_does_not_hang() -> None:
+    with fake_server() as server:
+        reply = Exchange(call(server.url), time.monotonic, 0.05).run(threading.Barrier(2))
+        assert server.state.seen == []
+    assert reply.error == "the other requests of the burst were never ready"
+
+
+def test_tls_is_spoken_where_the_url_says_so() -> None:
+    with fake_server() as server:
+        address = parse_address(server.url.replace("http:", "https:"))
+        with pytest.raises(OSError, match="SSL"):
+            connect(address, TIMEOUT)
