@@ -1,0 +1,322 @@
+"""One run of the suite: each workload performed once (or read from a history), each expectation judged on it.
+
+Knows the order of a run: fleet, plan, driver, recorder, judge. Does not know pytest, nor how any of these
+do their work. A judge that crashes gives `error`, and so does a workload that could not run; nothing raised
+here reaches a user as a traceback (requirements, Verdicts).
+"""
+
+from __future__ import annotations
+
+import secrets
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from conformance.check import references
+from conformance.golden import compare, location
+from conformance.history import Facts, Outcome, PlannedRequest, Workload
+from conformance.judges import JUDGES, Judge
+from conformance.load import Loaded
+from conformance.plan import Plan, PlanError, Scale, Unobservable, Vocabulary, make_plan, spec_digest
+from conformance.record import HistoryError, Recorder, Recording, read
+from conformance.report.terminal import facts_line
+from conformance.spec import Expect, Serve, Spec
+from conformance.verdict import Status, Verdict
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+"""Reviewed outputs; a clone has them beside the package."""
+
+Key = tuple[str, str]
+Solos = dict[str, list[Outcome]]
+"""Solo runs by request key, kept for the whole session: one cold run serves every spec that asks for it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run was asked for, in the harness's own words; `how` decides what else must be there."""
+
+    how: Literal["engine", "serve", "endpoint", "replay"] = "engine"
+    scale: Scale = "full"
+    history: Path = Path(".conformance/history.jsonl")
+    replay: tuple[Path, ...] = ()
+    about: Mapping[str, str] = field(default_factory=dict)
+    """More for the header of the history; never a secret."""
+    golden: str | None = None
+    """Name of the golden outputs of a target that is not the bundled engine."""
+    should: bool = False
+    allow_inconclusive: bool = False
+    url: str = "http://127.0.0.1:8000"
+    """Where the lines to paste send their request."""
+    run_salt: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Keeps this run apart from others, and from other traffic, in one cache."""
+
+
+class TargetLike(Protocol):
+    @property
+    def facts(self) -> Facts: ...
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+
+class FleetLike(Protocol):
+    """Where targets come from. `for_serve` raises Unobservable or an error that says why there is none."""
+
+    def for_serve(self, serve: Serve) -> AbstractContextManager[TargetLike]: ...
+    def close(self) -> None: ...
+
+
+class DriverLike(Protocol):
+    def run(self, plan: Plan) -> None: ...
+    def run_solos(self, requests: Sequence[PlannedRequest], cache: Solos) -> None: ...
+
+
+class Back(Protocol):
+    """The half of the harness that talks to servers."""
+
+    errors: tuple[type[Exception], ...]
+    """What it raises when there is no server to talk to; the message says why."""
+
+    def open(self) -> FleetLike: ...
+    def driver(self, target: Any, recorder: Recorder, arm: str) -> DriverLike: ...
+
+
+class BrokenWorkload(Exception):
+    """A workload that cannot be judged at all; the message is the reason."""
+
+    def __init__(self, reason: str, status: Status = Status.ERROR) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Session:
+    """A run. Workloads are performed on first use, one after another, and kept."""
+
+    def __init__(
+        self,
+        options: Options,
+        back: Back,
+        tell: Callable[[str], None] = lambda line: None,
+        judges: Mapping[str, Judge] = JUDGES,
+    ) -> None:
+        self.options, self._back, self._tell, self._judges = options, back, tell, judges
+        self._workloads: dict[Key, Workload | BrokenWorkload] = {}
+        self._solos: Solos = {}
+        self.dead: str | None = None
+        """Why the target could not be reached at all; it is not waited for again."""
+        self._recorder: Recorder | None = None
+        self._fleet: FleetLike | None = None
+        self.facts: Facts | None = None
+
+    def verdict(self, loaded: Loaded, rung: str, expect: Expect, snapshot: Any = None) -> Verdict:
+        """What the judge says about one expectation; never raises for anything but an interrupt.
+
+        `snapshot` is syrupy's fixture, for an expectation that compares golden outputs.
+        """
+        try:
+            workload = self.workload(loaded, rung)
+        except BrokenWorkload as broken:
+            return Verdict(broken.status, expect.requirement, reason=str(broken))
+        asked = self.judge(expect, workload)
+        if snapshot is None or asked.status is not Status.NOT_RUN:
+            return asked
+        return self._compared(loaded.spec, rung, expect, workload, snapshot) or asked
+
+    def _compared(
+        self, spec: Spec, rung: str, expect: Expect, workload: Workload, snapshot: Any
+    ) -> Verdict | None:
+        """The comparison with the golden file; None where nobody said which one a foreign target has."""
+        facts = workload.facts["main"]
+        name = self.options.golden or (facts.model if facts.how == "engine" else None)
+        if name is None:
+            return None
+        try:
+            path = location(GOLDEN, name, spec.id, rung, self._scale(spec, rung), expect.id)
+        except ValueError as error:
+            return Verdict(Status.NOT_RUN, expect.requirement, reason=str(error))
+        return compare(snapshot, path, workload, expect.args["of"], expect.requirement)
+
+    def known(self, spec: Spec, rung: str) -> Workload | None:
+        """The workload, if it could be performed."""
+        found = self._workloads.get((spec.id, rung))
+        return found if isinstance(found, Workload) else None
+
+    def history_of(self, spec: Spec, rung: str) -> Path:
+        """The file that this workload is written to, or was read from."""
+        held = [
+            p
+            for p, r in zip(self.options.replay, self.recordings, strict=True)
+            if (spec.id, rung) in r.workloads
+        ]
+        return next(iter(held), self.options.history)
+
+    def workload(self, loaded: Loaded, rung: str) -> Workload:
+        """The facts about one (spec, rung), performed or replayed once. Raises BrokenWorkload."""
+        key = (loaded.spec.id, rung)
+        if key not in self._workloads:
+            self._workloads[key] = self._made(loaded, rung)
+        found = self._workloads[key]
+        if isinstance(found, BrokenWorkload):
+            raise found
+        return found
+
+    def judge(self, expect: Expect, workload: Workload) -> Verdict:
+        """Ask the judge, unless the workload stopped before the steps that it looks at were over."""
+        judge = self._judges[expect.judge]
+        if workload.unobservable is not None:
+            return Verdict(Status.UNOBSERVABLE, expect.requirement, reason=workload.unobservable)
+        missing = self._missing(judge, expect, workload)
+        if missing:
+            return Verdict(Status.ERROR, expect.requirement, reason=missing)
+        return self._with_trouble(self._asked(judge, expect, workload), workload)
+
+    def _asked(self, judge: Judge, expect: Expect, workload: Workload) -> Verdict:
+        try:
+            return judge.run(judge.args.model_validate(expect.args), workload, expect.requirement)
+        except Exception as error:
+            # A judge that crashes must never look like a pass, and must not end the run.
+            reason = f"the judge {judge.name} crashed: {type(error).__name__}: {error}"
+            return Verdict(Status.ERROR, expect.requirement, reason=reason)
+
+    def _with_trouble(self, verdict: Verdict, workload: Workload) -> Verdict:
+        """An error over requests that failed says also why they did."""
+        if verdict.status is not Status.ERROR or not workload.trouble or workload.trouble == verdict.reason:
+            return verdict
+        return replace(verdict, notes=(*verdict.notes, workload.trouble))
+
+    def close(self) -> None:
+        """End every process of the run and the history. Safe to call twice."""
+        fleet, recorder, self._fleet, self._recorder = self._fleet, self._recorder, None, None
+        if fleet is not None:
+            fleet.close()
+        if recorder is not None:
+            recorder.close()
+
+    @cached_property
+    def recordings(self) -> list[Recording]:
+        """The histories of a replay. Raises HistoryError for a file that is none."""
+        return [read(path) for path in self.options.replay]
+
+    def _made(self, loaded: Loaded, rung: str) -> Workload | BrokenWorkload:
+        try:
+            return (
+                self._replayed(loaded.spec, rung) if self.options.how == "replay" else self._run(loaded, rung)
+            )
+        except (BrokenWorkload, HistoryError) as broken:
+            return broken if isinstance(broken, BrokenWorkload) else BrokenWorkload(str(broken))
+
+    def _replayed(self, spec: Spec, rung: str) -> Workload:
+        key = (spec.id, rung)
+        recording = next((r for r in self.recordings if key in r.workloads), None)
+        if recording is None:
+            raise BrokenWorkload("the history holds no run of this case", Status.NOT_RUN)
+        if recording.digests[key] != spec_digest(spec):
+            raise BrokenWorkload("the spec's steps changed since this history was recorded; run it again")
+        return self._known(recording.workloads[key])
+
+    def _run(self, loaded: Loaded, rung: str) -> Workload:
+        if self.dead is not None:
+            raise BrokenWorkload(self.dead)
+        recorder = self._open_recorder()
+        recorder.begin(loaded.spec.id, rung, spec_digest(loaded.spec))
+        workload = recorder.workload
+        try:
+            self._perform(loaded, rung, recorder)
+        finally:
+            recorder.end()
+        return self._known(workload)
+
+    def _perform(self, loaded: Loaded, rung: str, recorder: Recorder) -> None:
+        """All arms of a workload; whatever stops them becomes part of the record."""
+        try:
+            for arm, serve in self._arms(loaded.spec):
+                if not recorder.workload.trouble:
+                    self._perform_arm(loaded, rung, recorder, arm, serve)
+        except Unobservable as reason:
+            recorder.unobservable(str(reason))
+        except PlanError as error:
+            problem = loaded.document.error([loaded.document.problem(error.loc, str(error))])
+            recorder.trouble(str(problem))
+            raise BrokenWorkload(str(problem)) from None
+        except self._back.errors as error:
+            recorder.trouble(str(error))
+            if self.facts is None and loaded.spec.serve == Serve():
+                self.dead = str(error)
+            raise BrokenWorkload(str(error)) from None
+        except Exception as error:
+            # A defect of the harness: said as what it is, and no reason to end the run.
+            defect = f"the harness failed: {_where(error)}"
+            recorder.trouble(defect)
+            raise BrokenWorkload(defect) from error
+
+    def _arms(self, spec: Spec) -> list[tuple[str, Serve]]:
+        return [("main", spec.serve), *((name, arm.serve) for name, arm in spec.arms.items())]
+
+    def _perform_arm(self, loaded: Loaded, rung: str, recorder: Recorder, arm: str, serve: Serve) -> None:
+        with self._open_fleet().for_serve(serve) as target:
+            recorder.facts(arm, target.facts)
+            plan = self._plan(loaded.spec, rung, target, arm)
+            driver = self._back.driver(target, recorder, arm)
+            driver.run(plan)
+            if arm == "main" and not recorder.workload.trouble:
+                driver.run_solos(plan.solos, self._solos)
+
+    def _plan(self, spec: Spec, rung: str, target: TargetLike, arm: str) -> Plan:
+        return make_plan(
+            spec,
+            rung,
+            target.facts,
+            self.options.scale,
+            self.options.run_salt,
+            target.vocabulary,
+            solo_steps=self._solo_steps(spec),
+            arm=arm,
+        )
+
+    def _solo_steps(self, spec: Spec) -> frozenset[str]:
+        asked = ((self._judges[e.judge], e.args) for e in spec.expect)
+        steps = [judge.solo_steps(judge.args.model_validate(args)) for judge, args in asked]
+        return frozenset().union(*steps)
+
+    def _scale(self, spec: Spec, rung: str) -> str:
+        recorded = [r.header.get("scale") for r in self.recordings if (spec.id, rung) in r.workloads]
+        return str(next(iter(recorded), self.options.scale))
+
+    def _missing(self, judge: Judge, expect: Expect, workload: Workload) -> str:
+        """Why a step that the judge looks at never came to its end; empty when all did."""
+        stopped = workload.trouble or ("the history ends before this workload did" if workload.cut else None)
+        if stopped is None:
+            return ""
+        named = [name for _, kind, name in references(judge, expect) if kind != "arm"]
+        return stopped if any(workload.span(name) is None for name in named) else ""
+
+    def _known(self, workload: Workload) -> Workload:
+        """Tell the target's facts once, with the first workload that has any."""
+        main = workload.facts.get("main")
+        if main is not None and self.facts is None:
+            self.facts = main
+            self._tell(facts_line(main))
+        return workload
+
+    def _open_recorder(self) -> Recorder:
+        if self._recorder is None:
+            try:
+                self._recorder = Recorder(self.options.history)
+            except OSError as error:
+                self.dead = f"cannot write the history {self.options.history}: {error.strerror}"
+                raise BrokenWorkload(self.dead) from None
+            self._recorder.header(how=self.options.how, scale=self.options.scale, **self.options.about)
+        return self._recorder
+
+    def _open_fleet(self) -> FleetLike:
+        if self._fleet is None:
+            self._fleet = self._back.open()
+        return self._fleet
+
+
+def _where(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"

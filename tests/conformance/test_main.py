@@ -1,0 +1,125 @@
+"""`python -m conformance` answers without a server, and says what is legal when asked for something else."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance import __main__ as command
+from tests.conformance.fakeback import CASE
+
+
+@pytest.fixture(autouse=True)
+def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two specs of our own in place of the shipped ones."""
+    ladder = CASE.replace("area/case", "area/ladder").replace(
+        "steps:", "for: {n: [1G, 2G]}\nguard: it hit\nsteps:"
+    )
+    (tmp_path / "case.yaml").write_text(CASE.replace("texts:", "quick: true\ntexts:"))
+    (tmp_path / "ladder.yaml").write_text(ladder)
+    monkeypatch.setattr(command, "SPECS", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["list"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "area/case [quick]: A case",
+        "    proves count/1",
+        "area/ladder: A case",
+        "    proves count/1",
+    ]
+
+
+@pytest.mark.parametrize(("prefix", "count"), [("area/l", 1), ("count/1", 2), ("store", 0)])
+def test_list_by_prefix(capsys: pytest.CaptureFixture[str], prefix: str, count: int) -> None:
+    assert command.main(["list", prefix]) == 0
+    assert capsys.readouterr().out.count("proves") == count
+
+
+def test_validate_the_shipped_specs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["validate"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["case.yaml: fine", "ladder.yaml: fine"]
+
+
+def test_validate_names_what_is_wrong(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (specs / "bad.yaml").write_text(CASE.replace("title:", "titel:"))
+    assert command.main(["validate", "bad.yaml", "case.yaml"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "case.yaml: fine\n"
+    assert "bad.yaml:3:1: unknown key 'titel'" in err
+
+
+def test_validate_nothing_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert command.main(["validate", "empty"]) == 1
+    assert "no spec file there" in capsys.readouterr().err
+
+
+def test_explain_a_requirement(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["explain", "count/1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("count/1 MUST: 0 <= cached")
+    assert "  proved by  area/case, area/ladder" in out
+
+
+def test_explain_an_area(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["explain", "foot"]) == 0
+    out = capsys.readouterr().out
+    assert "foot/1 MUST" in out
+    assert "no shipped spec yet" in out
+
+
+def test_explain_a_judge(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["explain", "adopters"]) == 0
+    out = capsys.readouterr().out
+    assert "judges     adopt/1, unless `as:` names another" in out
+    assert "of         a step; required" in out
+    assert "at_least   default None; how many must adopt" in out
+
+
+def test_explain_a_spec(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["explain", "area/ladder"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "area/ladder: A case",
+        "  file       ladder.yaml",
+        "  proves     count/1",
+        "  guard      it hit",
+        "  rungs      n=1G, n=2G",
+        "  steps      burst eight, mark after",
+        "  expects    counted (count/1)",
+    ]
+
+
+def test_explain_something_else_says_what_is_legal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["explain", "nope"]) == 2
+    err = capsys.readouterr().err
+    assert "nothing is called 'nope'" in err
+    assert all(word in err for word in ("adopt/1", "same_as_solo", "area/case"))
+
+
+def test_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["schema"]) == 0
+    printed = capsys.readouterr().out
+    assert command.main(["schema", "--write", str(tmp_path / "s.json")]) == 0
+    assert (tmp_path / "s.json").read_text() == printed
+    assert '"$id": "urn:prefix-cache-conformance:spec:1"' in printed
+
+
+def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(["frobnicate"])
+    assert ended.value.code == 2
+    assert "invalid choice: 'frobnicate'" in capsys.readouterr().err
+
+
+def test_it_runs_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["conformance", "explain", "count/1"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(command.__file__), run_name="__main__")
+    assert ended.value.code == 0
+    assert "count/1 MUST" in capsys.readouterr().out
