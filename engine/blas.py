@@ -27,6 +27,15 @@ def apply(choice: str) -> str:
     return _load_if_present(OPENBLAS) if choice == "auto" else _load(choice)
 
 
+def available(name: str = OPENBLAS) -> bool:
+    """Whether a library can be loaded here; loads it for this process alone, not for MLX."""
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
 def _load_if_present(name: str) -> str:
     try:
         return _load(name)

@@ -8,6 +8,7 @@ for a port or a folder that cannot be had.
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import socket
 import sys
@@ -25,6 +26,7 @@ from engine.config import STORAGES, ConfigError, EngineConfig
 
 if TYPE_CHECKING:
     from engine.build import Parts
+    from engine.faults import Fault
     from engine.worker import Worker
 
 ABOUT = """\
@@ -86,6 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_model(commands)
     faults = commands.add_parser("faults", help="list the faults that can be built in")
+    faults.add_argument("--json", action="store_true", help="as JSON, one object for each fault")
     faults.set_defaults(run=_faults)
     return parser
 
@@ -251,8 +254,24 @@ def _model_named() -> Iterator[None]:
 def _faults(arguments: argparse.Namespace) -> int:
     from engine.faults import known
 
+    if arguments.json:
+        print(json.dumps([_as_json(fault) for fault in known()], indent=1))
+        return 0
     for fault in known():
         needs = f" (needs --blas with {fault.needs})" if fault.needs else ""
         print(f"{fault.name}\n    breaks {', '.join(fault.breaks)}{needs}")
         print(textwrap.indent(textwrap.fill(fault.symptom, 76), "    "))
     return 0
+
+
+def _as_json(fault: Fault) -> dict[str, object]:
+    """A fault's own account, with what this machine lacks to show it."""
+    lacks = blas.OPENBLAS if fault.needs == "openblas" and not blas.available() else ""
+    return {
+        "name": fault.name,
+        "bug_class": fault.bug_class,
+        "symptom": fault.symptom,
+        "breaks": list(fault.breaks),
+        "needs": fault.needs,
+        "lacks": lacks,
+    }

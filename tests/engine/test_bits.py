@@ -6,27 +6,18 @@ rounding depends on its shape and an engine without canonical compute fails (out
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import pytest
 
 from bench.client import Reply, Server, engine
-from engine.blas import OPENBLAS
+from engine.blas import OPENBLAS, available
 
 N, SHARED, SUFFIX, REPLY = 5, 600, 24, 24
 
 
-def has_openblas() -> bool:
-    try:
-        ctypes.CDLL(OPENBLAS)
-    except OSError:
-        return False
-    return True
-
-
 needs_openblas = pytest.mark.skipif(
-    not has_openblas(),
+    not available(),
     reason=f"{OPENBLAS} is not installed (Debian: libopenblas0); rounding is exact without",
 )
 BLAS = ["builtin", pytest.param("auto", marks=needs_openblas)]
