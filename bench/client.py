@@ -112,16 +112,16 @@ def _take(reply: Reply, chunk: dict[str, Any], at: float) -> None:
 def engine(*options: str) -> Iterator[Server]:
     """An engine on a free port, ended with the block."""
     command = [sys.executable, "-m", "engine", "serve", "--port", "0", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line.startswith("listening on "):
-            raise RuntimeError(f"the engine did not start: {' '.join(command)}")
-        yield Server(line.split()[-1], process.pid)
-    finally:
-        process.terminate()
-        process.wait(30)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line.startswith("listening on "):
+                raise RuntimeError(f"the engine did not start: {' '.join(command)}")
+            yield Server(line.split()[-1], process.pid)
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 class Peak:

@@ -1,8 +1,8 @@
 """`--faults`: each spec that claims to kill a fault, run on the bundled engine with that fault.
 
 Knows pytest's items and how to build a run with a fault. Does not know what a fault does (`engine.faults`) or
-when it counts as killed (`mutation.py`). The healthy engine runs the same specs as ordinary items beside these:
-a spec that fails everybody proves nothing.
+when it counts as killed (`mutation.py`). The healthy engine runs the same specs as ordinary items beside
+these: a spec that fails everybody proves nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NEEDS = {"openblas": ("--blas", "auto")}
 """What a fault may need, and the engine flags that give it."""
 
-RUN: "pytest.StashKey[FaultRun]" = pytest.StashKey()
+RUN: pytest.StashKey[FaultRun] = pytest.StashKey()
 
 
 class FaultRun:
@@ -41,7 +41,7 @@ class FaultRun:
         chosen: Sequence[KnownFault],
         open_session: Callable[[str | None, tuple[str, ...], str], Session],
     ) -> None:
-        """`open_session(fault, engine flags, label of the history)`; a fault of None is the healthy engine."""
+        """`open_session(fault, engine flags, label of the history)`; fault None is the healthy engine."""
         self.chosen = tuple(chosen)
         self.open_session = open_session
 

@@ -101,10 +101,14 @@ def report(fault: FaultLike, autopsy: Autopsy) -> str:
         f"fault {fault.name}: {autopsy.fate}",
         f"  symptom   {fault.symptom}",
         f"  breaks    {', '.join(fault.breaks)}",
-        *(f"  {cell.verdict.status:<12} {cell.spec}::{cell.expectation} ({cell.verdict.requirement})" for cell in autopsy.cells),
-    ]  # fmt: skip
+        *(f"  {_row(cell)}" for cell in autopsy.cells),
+    ]
     lines += [f"  reason    {autopsy.reason}"] if autopsy.reason else []
     return "\n".join([*lines, *_witnesses(autopsy.killers)])
+
+
+def _row(cell: Cell) -> str:
+    return f"{cell.verdict.status:<12} {cell.spec}::{cell.expectation} ({cell.verdict.requirement})"
 
 
 def _witnesses(killers: Iterable[Cell]) -> list[str]:

@@ -40,6 +40,7 @@ _VALUES = {
     "history": ("FILE", "write the history there (default: .conformance/history-<UTC time>.jsonl)"),
     "golden": ("NAME", "compare with, or update, the golden outputs golden/NAME of a target of yours"),
     "request-timeout": ("S", "seconds that one request may take (default 300)"),
+    "allow": ("LIST", "what an endpoint, which others may use, must bear: disconnect, reset"),
     "min-judged": ("LIST", "requirements that must have been judged (default adopt/1,out/1,count/1)"),
 }
 _FLAGS = {
@@ -88,7 +89,7 @@ def _refuse_nonsense(config: pytest.Config) -> None:
         )
     if _option(config, "faults"):
         _refuse_beside_faults(config, targets)
-    for read in (_scale, _seconds, _engine_args):
+    for read in (_scale, _seconds, _engine_args, _allowed):
         read(config)
 
 
@@ -282,6 +283,7 @@ def _read_options(config: pytest.Config) -> Options:
         history=path.with_stem(f"{path.stem}-{worker}") if history and worker else path,
         replay=(Path(replay),) if replay else (),
         golden=_option(config, "golden"),
+        allow=_allowed(config),
         should=bool(_option(config, "should")),
         allow_inconclusive=bool(_option(config, "allow-inconclusive")),
         **({"url": _option(config, "endpoint")} if _how(config) == "endpoint" else {}),
@@ -298,6 +300,7 @@ def _target(config: pytest.Config) -> TargetOptions:
         command=_option(config, "serve") or "",
         engine_args=_engine_args(config),
         fault=_option(config, "fault"),
+        allow=_allowed(config),
         timeout=_seconds(config),
     )
 
@@ -319,6 +322,14 @@ def _scale(config: pytest.Config) -> Scale:
     if chosen not in ("full", "ci"):
         raise pytest.UsageError(f"CONFORMANCE_SCALE={chosen}: full or ci")
     return cast("Scale", chosen)
+
+
+def _allowed(config: pytest.Config) -> frozenset[str]:
+    words = {word.strip() for word in (_option(config, "allow") or "").split(",") if word.strip()}
+    unknown = sorted(words - {"disconnect", "reset"})
+    if unknown:
+        raise pytest.UsageError(f"--allow {unknown[0]}: disconnect or reset, with a comma between")
+    return frozenset(words)
 
 
 def _seconds(config: pytest.Config) -> float:

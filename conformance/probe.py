@@ -134,8 +134,7 @@ def measured(target: Target, facts: Facts) -> Facts:
         "has_logprobs": seen.logprobs is not None,
         "reports_cached": seen.cached is not None,
         "has_stats": bool(target.sample()),
-        # Nobody asked for an endpoint's cache to be emptied.
-        "has_reset": facts.how != "endpoint" and target.reset()["done"],
+        "has_reset": target.options.may("reset") and target.reset()["done"],
     }
     found["grade"] = _grade(facts, found)
     found["version"] = facts.version or _told_version(target)

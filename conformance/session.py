@@ -45,6 +45,8 @@ class Options:
     replay: tuple[Path, ...] = ()
     about: Mapping[str, str] = field(default_factory=dict)
     """More for the header of the history; never a secret."""
+    allow: frozenset[str] = frozenset()
+    """What may be done to an endpoint that others may be using."""
     golden: str | None = None
     """Name of the golden outputs of a target that is not the bundled engine."""
     should: bool = False
@@ -258,6 +260,7 @@ class Session:
     def _perform_arm(self, loaded: Loaded, rung: str, recorder: Recorder, arm: str, serve: Serve) -> None:
         with self._open_fleet().for_serve(serve) as target:
             recorder.facts(arm, target.facts)
+            _ask_leave(loaded.spec, target.facts, self.options.allow)
             plan = self._plan(loaded.spec, rung, target, arm)
             driver = self._back.driver(target, recorder, arm)
             driver.run(plan)
@@ -315,6 +318,15 @@ class Session:
         if self._fleet is None:
             self._fleet = self._back.open()
         return self._fleet
+
+
+def _ask_leave(spec: Spec, facts: Facts, allow: frozenset[str]) -> None:
+    """An endpoint may serve others: raise Unobservable for what it was not said to bear."""
+    leaves = any(getattr(step, "leave", None) for step in spec.steps)
+    if facts.how == "endpoint" and leaves and "disconnect" not in allow:
+        raise Unobservable(
+            "its clients walk away from the server; say --allow disconnect if it may bear that"
+        )
 
 
 def _where(error: Exception) -> str:

@@ -49,11 +49,17 @@ class TargetOptions:
     timeout: float = 300.0
     """Seconds for one request, and for a launched command to become ready."""
     model: str | None = None
+    allow: frozenset[str] = frozenset()
+    """What may be done to an endpoint, which others may be using: `reset`, `disconnect`."""
     api_key: str | None = field(default_factory=lambda: os.environ.get("CONFORMANCE_API_KEY"), repr=False)
 
     @property
     def headers(self) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+    def may(self, what: str) -> bool:
+        """Whether the server must bear `reset` or `disconnect`: one started here does, an endpoint if told."""
+        return self.how != "endpoint" or what in self.allow
 
     @property
     def engine_flags(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ SYMBOLS = {"B": 32, "G": 16, "C": 256, "pool": 1000, "prefix": 3700}
     ("expr", "value"),
     [
         (7, 7),
-        ("7", 7),
+        pytest.param("7", 7, id="a number as text"),
         ("8B+1", 257),
         ("3C-1", 767),
         ("pool/2", 500),

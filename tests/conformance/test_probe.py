@@ -104,7 +104,7 @@ def test_abilities_are_those_that_a_reply_shows() -> None:
         (Behaviour(pages={"/stats": "nothing"}), "has_stats", "bits"),
         (Behaviour(reset_answers=[{"cleared": False}]), "has_reset", "bits"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=["no ids", "no logprobs", "refused logprobs", "null", "absent", "no statistics", "no reset"],
 )
 def test_an_ability_that_no_reply_shows_is_not_there(
     behaviour: Behaviour, missing: str, grade: str, monkeypatch: pytest.MonkeyPatch

@@ -338,3 +338,21 @@ def test_a_replayed_golden_is_that_of_the_recorded_scale(
     seen = compared(monkeypatch)
     golden(start(how="replay", replay=(first.options.history,), scale="full"), tmp_path)
     assert seen[0].name == "case.ci.json"
+
+
+LEAVES = CASE.replace(
+    "prompt: [system, {unique: 3}]", "prompt: [system, {unique: 3}]\n    leave: {phase: decoding}"
+)
+
+
+@pytest.mark.parametrize(
+    ("how", "allow", "status"),
+    [("endpoint", (), "unobservable"), ("endpoint", ("disconnect",), "pass"), ("serve", (), "pass")],
+)
+def test_clients_walk_away_from_an_endpoint_only_when_it_may_bear_that(
+    tmp_path: Path, start: Callable[..., Session], back: Back, how: str, allow: tuple[str, ...], status: str
+) -> None:
+    back.facts = FACTS.model_copy(update={"how": how})
+    verdict = ruled(start(allow=frozenset(allow)), loaded(tmp_path, LEAVES))
+    assert verdict.status == status
+    assert ("--allow disconnect" in verdict.reason) == (status == "unobservable")

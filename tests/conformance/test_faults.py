@@ -1,0 +1,133 @@
+"""`--faults`: which items there are, and what each fate of a fault becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conformance import backend, faults
+from conformance.faults import KnownFault
+from tests.conformance.fakeback import CASE, Back
+
+PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+KILLS = CASE.replace("proves:", "kills: [lies]\nproves:")
+
+
+def fault(name: str = "lies", needs: str = "", lacks: str = "", breaks: str = "count/1") -> KnownFault:
+    return KnownFault(
+        name=name, bug_class="C10", symptom="Counts lie.", breaks=(breaks,), needs=needs, lacks=lacks
+    )
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """Which faults the backends were opened with; an engine that `lies` counts more than there is."""
+    seen: list[str | None] = []
+
+    def make(options: object, progress: object) -> Back:
+        name = getattr(options, "fault", None)
+        seen.append(name)
+        return lying() if name == "lies" else Back()
+
+    monkeypatch.setattr(backend, "Backend", make)
+    know(monkeypatch, fault())
+    return seen
+
+
+def know(monkeypatch: pytest.MonkeyPatch, *known: KnownFault) -> None:
+    monkeypatch.setattr(faults, "known", lambda: {fault.name: fault for fault in known})
+
+
+def run(pytester: pytest.Pytester, *args: str, text: str = KILLS) -> pytest.RunResult:
+    path = pytester.path / "specs" / "area" / "case.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return pytester.runpytest_inprocess(*PLAIN, "specs", *args)
+
+
+def test_a_killed_fault_passes_beside_the_healthy_engine(
+    pytester: pytest.Pytester, opened: list[str | None]
+) -> None:
+    result = run(pytester, "--faults", "all")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["lies  killed * by count/1 (area/case)", "faults: 1 of 1*"])
+    assert opened == [None, "lies"]
+
+
+def test_each_fault_writes_a_history_of_its_own(pytester: pytest.Pytester, opened: list[str | None]) -> None:
+    run(pytester, "--faults", "lies", "--history", "h.jsonl")
+    assert sorted(path.name for path in Path(pytester.path).glob("*.jsonl")) == [
+        "h-lies-area-case.jsonl",
+        "h.jsonl",
+    ]
+
+
+def test_a_survivor_fails_and_says_what_was_seen(
+    pytester: pytest.Pytester, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch, fault("quiet"))
+    result = run(pytester, "--faults", "quiet", text=KILLS.replace("[lies]", "[quiet]"))
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["fault quiet: survived", "*symptom   Counts lie."])
+
+
+def test_a_spec_that_claims_no_fault_is_left_out(pytester: pytest.Pytester, opened: list[str | None]) -> None:
+    result = run(pytester, "--faults", "all", text=CASE)
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert opened == [None]
+
+
+def test_what_the_machine_lacks_is_a_skip_with_the_reason(
+    pytester: pytest.Pytester, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch, fault(needs="openblas", lacks="libopenblas.so.0"))
+    result = run(pytester, "--faults", "all", "-rs")
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*lies shows only with libopenblas.so.0, which is not installed*"])
+
+
+def test_a_fault_with_needs_runs_the_healthy_engine_with_the_same_flags_first(
+    pytester: pytest.Pytester, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch, fault(needs="openblas"))
+    run(pytester, "--faults", "all").assert_outcomes(passed=2)
+    assert opened == [None, None, "lies"]
+
+
+def test_a_control_that_fails_proves_nothing(
+    pytester: pytest.Pytester, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch, fault(needs="openblas"))
+    monkeypatch.setattr(backend, "Backend", lambda options, progress: lying())
+    result = run(pytester, "--faults", "all")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["fault lies: error", "*healthy engine fails the same spec*"])
+
+
+def lying() -> Back:
+    back = Back()
+    back.outcomes = lambda request: {"cached": 999}
+    return back
+
+
+def test_the_engine_is_asked_for_its_faults() -> None:
+    faults.known.cache_clear()
+    known = faults.known()
+    assert set(known) >= {"consume_on_adopt", "truncate_entry_on_partial_match", "shape_dependent_rows"}
+    assert known["consume_on_adopt"].breaks[0] == "adopt/1"
+
+
+def test_every_fault_that_a_spec_claims_to_kill_is_one_and_none_is_forgotten() -> None:
+    from conformance.collect import SPECS
+    from conformance.load import load, spec_files
+
+    claimed = {name for path in spec_files(SPECS) for name in load(path).spec.kills}
+    assert claimed == set(faults.known())
+
+
+def test_an_engine_that_does_not_start_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults.known.cache_clear()
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(pytest.UsageError, match="does not start"):
+        faults.known()
