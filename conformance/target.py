@@ -58,7 +58,7 @@ class TargetOptions:
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def may(self, what: str) -> bool:
-        """Whether the server must bear `reset` or `disconnect`: one started here does, an endpoint if told."""
+        """Whether the server must bear `reset` or `disconnect`: one of ours does, an endpoint if told."""
         return self.how != "endpoint" or what in self.allow
 
     @property

@@ -110,6 +110,15 @@ def test_equality_without_a_hit_is_vacuous() -> None:
     assert (verdict.status, verdict.reason) == (Status.VACUOUS, "no request of 'three' reports a hit")
 
 
+@pytest.mark.parametrize(("in_flight", "status"), [(False, Status.PASS), (True, Status.VACUOUS)])
+def test_a_cold_burst_owes_a_hit_only_where_prefixes_in_the_making_are_shared(
+    in_flight: bool, status: Status
+) -> None:
+    replies = burst([0, 0, 0], step="three")
+    made = workload(*replies, solos=alone(replies), facts=facts(shares_in_flight=in_flight))
+    assert same(made, "out/2").status is status
+
+
 def test_equality_without_counts_is_unobservable() -> None:
     assert same(scene([None, None, None])).status is Status.UNOBSERVABLE
 
