@@ -1,7 +1,7 @@
 """The model's only window on stored keys and values, and its plainest implementation.
 
 Knows: that one sequence has key and value rows by layer and absolute position.
-Does not know: blocks, tables, sharing or pinning (the paged store implements the same protocol), tokens, HTTP.
+Does not know: blocks, tables, sharing or pinning (the paged store implements the same protocol), tokens.
 """
 
 from __future__ import annotations

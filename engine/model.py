@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 import mlx.core as mx
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Rope = Callable[[mx.array, "int | mx.array"], mx.array]
 BUILTIN = ("tiny", "tiny-fat", "digest")
 ROPE_TYPES = ("default", "linear", "llama3")
+DEFAULT_POSITIONS = 8192
+"""Used where a config.json names no maximum."""
 
 
 class ModelError(ValueError):
@@ -59,8 +61,11 @@ class DecodeRow:
 class Runner(Protocol):
     """A model as the scheduler sees it. Used by the one engine thread that built it."""
 
-    shape: ModelShape
     grid: int
+
+    @property
+    def shape(self) -> ModelShape:
+        """What the store must know."""
 
     def prefill(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> mx.array:
         """Compute and write positions [start, stop) of ``tokens``.
@@ -95,7 +100,7 @@ class LlamaConfig:
 
 @dataclass(frozen=True)
 class Linear:
-    """``x @ weight + bias``; weight [in, out] contiguous: the plain BLAS is faster on it than on [out, in]."""
+    """``x @ weight + bias``; weight [in, out] contiguous, on which the plain BLAS is fastest."""
 
     weight: mx.array
     bias: mx.array | None = None
@@ -105,8 +110,8 @@ class Linear:
 class Slot:
     """One sequence's part of a forward pass: T consecutive rows, the first at ``position``.
 
-    Only rows of ``keep`` (relative to the first) are written. Row i attends to keys ``0 .. position + i`` among
-    the first ``keys`` rows of the view; ``mask`` [T, keys] is 0 where it may look and -inf where it may not.
+    Only rows of ``keep`` (relative to the first) are written. Row i attends to keys ``0 .. position + i``
+    among the first ``keys`` rows of the view; ``mask`` [T, keys] is 0 where it may look, -inf elsewhere.
     """
 
     view: KVView
@@ -122,12 +127,17 @@ class CanonicalModel:
     Hidden rows travel as [N, T, hidden]: N = 1, T = grid in prefill; N = sequences, T = 1 in decode.
 
     How to break it, for the fault `shape_dependent_rows` and for negative controls: override `tiles` to yield
-    tiles off the grid (such as one from ``start`` to ``stop``) or `project` to run one flat [N * T, D] @ [D, O]
-    product. On a BLAS whose rounding depends on the shape (OpenBLAS) warm bits then differ from cold ones.
+    tiles off the grid (such as one from ``start`` to ``stop``) or `project` to run one flat product
+    [N * T, D] @ [D, O]. On a BLAS whose rounding depends on the shape (OpenBLAS) warm bits then differ.
     """
 
     def __init__(
-        self, config: LlamaConfig, weights: Mapping[str, mx.array], *, grid: int = 32, rope: Rope | None = None
+        self,
+        config: LlamaConfig,
+        weights: Mapping[str, mx.array],
+        *,
+        grid: int = 32,
+        rope: Rope | None = None,
     ) -> None:
         if grid < 1:
             raise ModelError(f"grid must be at least 1 row, got {grid}")
@@ -140,12 +150,17 @@ class CanonicalModel:
         self._head = "lm_head" if "lm_head.weight" in weights else "model.embed_tokens"
         mx.eval(self._embedding, self._norms, [(w.weight, w.bias) for w in self._linears.values()])
 
-    @functools.cached_property
+    @property
     def shape(self) -> ModelShape:
+        """See `ModelShape`."""
         c = self.config
-        dtype = self._embedding.dtype
         return ModelShape(
-            c.vocab_size, c.num_hidden_layers, c.num_key_value_heads, c.head_dim, c.max_position_embeddings, dtype
+            c.vocab_size,
+            c.num_hidden_layers,
+            c.num_key_value_heads,
+            c.head_dim,
+            c.max_position_embeddings,
+            self._embedding.dtype,
         )
 
     def prefill(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> mx.array:
@@ -162,13 +177,19 @@ class CanonicalModel:
 
     def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
         """See `Runner.decode`."""
-        slots = [self._slot(row.view, row.position, 1, slice(0, 1), self._tile_end(row.position)) for row in rows]
+        slots = [
+            self._slot(row.view, row.position, 1, slice(0, 1), self._tile_end(row.position)) for row in rows
+        ]
         x = self._embedding[mx.array([row.token for row in rows])][:, None]
         return self._logits(self._layers(x, slots))
 
     @functools.cached_property
     def _equals(self) -> bool:
-        return all(_decode_agrees(self, base) for base in (0, *PROBES) if base + self.grid <= self.shape.max_positions)
+        return all(
+            _decode_agrees(self, base)
+            for base in (0, *PROBES)
+            if base + self.grid <= self.shape.max_positions
+        )
 
     def decode_equals_prefill(self) -> bool:
         """See `Runner.decode_equals_prefill`."""
@@ -185,7 +206,7 @@ class CanonicalModel:
         return out if linear.bias is None else out + linear.bias
 
     def attend(self, q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> mx.array:
-        """q [heads, T, head_dim] over k, v [kv_heads, L, head_dim] under mask [T, L] -> [heads, T, head_dim]."""
+        """q [heads, T, head_dim] over k, v [kv_heads, L, head_dim] under mask [T, L]; shaped as q."""
         heads, rows, width = q.shape
         grouped = (q * self._scale).reshape(k.shape[0], -1, width)
         # A BLAS walks [head_dim, L] faster than its transpose, by more than the copy costs.
@@ -278,7 +299,9 @@ class CanonicalModel:
 
 def _plain_rope(config: LlamaConfig) -> Rope:
     def rope(x: mx.array, offset: int | mx.array) -> mx.array:
-        return mx.fast.rope(x, config.head_dim, traditional=False, base=config.rope_theta, scale=1.0, offset=offset)
+        return mx.fast.rope(
+            x, config.head_dim, traditional=False, base=config.rope_theta, scale=1.0, offset=offset
+        )
 
     return rope
 
@@ -293,13 +316,15 @@ PROBES = (512, 3840)
 
 
 def _decode_agrees(model: CanonicalModel, base: int) -> bool:
-    """Whether rows base+1 .. base+3 get the same bits from decode as from prefill, over seeded earlier rows."""
+    """Whether rows base+1 .. base+3 get the same bits from decode as from prefill, over seeded rows."""
     tokens = [(7 * i + 5) % model.shape.vocab for i in range(base + 4)]
     cold = _noise_view(model.shape, base)
     warm = cold.copy()
     pairs = [(model.prefill(cold, tokens, base, base + 1), model.prefill(warm, tokens, base, base + 1))]
     for i in range(base + 1, base + 4):
-        pairs.append((model.prefill(cold, tokens, i, i + 1), model.decode([DecodeRow(warm, tokens[i], i)])[0]))
+        pairs.append(
+            (model.prefill(cold, tokens, i, i + 1), model.decode([DecodeRow(warm, tokens[i], i)])[0])
+        )
     for layer in range(model.shape.layers):
         pairs += zip(cold.read(layer, base + 4), warm.read(layer, base + 4), strict=True)
     return all(bool(mx.array_equal(a, b)) for a, b in pairs)
@@ -315,7 +340,7 @@ def _noise_view(shape: ModelShape, length: int) -> ArrayView:
 
 
 def load(name: str, *, seed: int | None = None, grid: int = 32) -> tuple[Runner, Tokenizer]:
-    """A model and its tokenizer: `tiny`, `tiny-fat`, `digest`, or a Llama-family folder or repository by mlx-lm.
+    """`tiny`, `tiny-fat`, `digest`, or a Llama-family folder or repository by mlx-lm, and its tokenizer.
 
     ``seed`` draws other weights for a built-in model. Raises ModelError with the reason when refused.
     """
@@ -336,31 +361,57 @@ def load(name: str, *, seed: int | None = None, grid: int = 32) -> tuple[Runner,
 def _load_pretrained(name: str, seed: int | None, grid: int) -> tuple[Runner, Tokenizer]:
     if seed is not None:
         raise ModelError(f"a model seed applies to {', '.join(BUILTIN)} only, not to {name!r}")
-    from mlx_lm.utils import dequantize_model
-    from mlx_lm.utils import load as load_mlx  # 2 s, for transformers
-
-    from engine.tokenizer import HFTokenizer
-
-    try:
-        network, tokenizer, raw = load_mlx(name, return_config=True)
-    except Exception as error:  # whatever mlx-lm, its hub client or safetensors raise: the user's path is wrong
-        raise ModelError(f"cannot load model {name!r} (not one of {', '.join(BUILTIN)}): {error}") from error
+    network, tokenizer, raw = _load_mlx(name)
     reason = refusal(raw)
     if reason:
         raise ModelError(f"model {name!r} is refused: {reason}")
-    network = dequantize_model(network) if "quantization" in raw else network
-    return _canonical(network, raw, grid), HFTokenizer(tokenizer._tokenizer, tuple(tokenizer.eos_token_ids))
+    from engine.tokenizer import HFTokenizer
+
+    return _canonical(network, grid), HFTokenizer(tokenizer._tokenizer, tuple(tokenizer.eos_token_ids))
+
+
+def _load_mlx(name: str) -> tuple[Any, Any, dict[str, Any]]:
+    """Network, tokenizer and config.json by mlx-lm; quantized weights are made plain."""
+    from mlx_lm.utils import dequantize_model, load  # 2 s, for transformers: only here
+
+    try:
+        network, tokenizer, raw = load(name, return_config=True)  # type: ignore[misc]
+    except Exception as error:  # whatever mlx-lm, its hub client or safetensors raise: the name is wrong
+        raise ModelError(
+            f"cannot load {name!r}, which is none of {', '.join(BUILTIN)}: {_first_line(error)}"
+        ) from error
+    return dequantize_model(network) if "quantization" in raw else network, tokenizer, raw
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def refusal(config: Mapping[str, Any]) -> str | None:
     """Why this engine cannot promise canonical bits for a config.json, or None when it can."""
-    kind = config.get("model_type")
-    if kind != "llama":
-        return f"model_type {kind!r}; only 'llama' is supported"
-    if "full_attention" not in (config.get("layer_types") or ["full_attention"]) or len(set(config.get("layer_types") or [1])) > 1:
-        return "sliding-window layers make a token's keys depend on more than the tokens before it"
+    if config.get("model_type") != "llama":
+        return f"its model_type is {config.get('model_type')!r}; only 'llama' is supported"
+    layers = set(config.get("layer_types") or ()) - {"full_attention"}
+    if layers:
+        return f"it has {', '.join(sorted(layers))} layers; only full_attention sees every earlier token"
     scaling = config.get("rope_scaling") or {}
-    rope = scaling.get("type") or scaling.get("rope_type", "default")
-    if rope not in ROPE_TYPES:
-        return f"rope scaling {rope!r}; its table changes with the length, only {', '.join(ROPE_TYPES)} do not"
+    kind = scaling.get("type") or scaling.get("rope_type", "default")
+    if kind not in ROPE_TYPES:
+        return (
+            f"its rope scaling is {kind!r}; only {', '.join(ROPE_TYPES)} tables never change with the length"
+        )
     return None
+
+
+def _canonical(network: Any, grid: int) -> CanonicalModel:
+    """A loaded mlx-lm Llama's weights and rope under the canonical forward."""
+    from mlx.utils import tree_flatten
+
+    args = network.args
+    sizes: dict[str, Any] = {f.name: getattr(args, f.name, None) for f in fields(LlamaConfig)}
+    sizes["head_dim"] = args.head_dim or args.hidden_size // args.num_attention_heads
+    sizes["max_position_embeddings"] = args.max_position_embeddings or DEFAULT_POSITIONS
+    rope = network.model.layers[0].self_attn.rope
+    return CanonicalModel(
+        LlamaConfig(**sizes), dict(tree_flatten(network.parameters())), grid=grid, rope=rope
+    )

@@ -45,7 +45,9 @@ class Tokenizer(Protocol):
     def token_text(self, token: int) -> str:
         """Printable form of one id. Raises ValueError for an unknown id."""
 
-    def render_chat(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> list[int]:
+    def render_chat(
+        self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True
+    ) -> list[int]:
         """Ids of a chat by the template."""
 
     def plain_ids(self) -> list[int]:
@@ -55,8 +57,8 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """256 byte ids, then `LETTERS`, then `SPECIALS`: the byte-level BPE that tokenizer.json spells out.
 
-    Its `plain_ids` are the ids that `tiny` can generate: printable ASCII and the letters, without the space and
-    without ``|``, so that no sequence of them spells a special token and every sequence encodes to itself.
+    Its `plain_ids` are the ids that `tiny` can generate: printable ASCII and the letters, without the space
+    and ``|``, so that no sequence of them spells a special token and every sequence encodes to itself.
     """
 
     def __init__(self) -> None:
@@ -66,6 +68,11 @@ class ByteTokenizer:
         # A letter's two bytes, or any one byte: merges never overlap, so left to right is what BPE does.
         self._pieces = re.compile(b"|".join(re.escape(p.encode()) for p in LETTERS) + b"|.", re.DOTALL)
         self._specials = re.compile("(" + "|".join(map(re.escape, SPECIALS)) + ")")
+
+    @property
+    def pieces(self) -> tuple[bytes, ...]:
+        """The bytes that each id stands for, by id."""
+        return tuple(self._bytes)
 
     @property
     def vocab_size(self) -> int:
@@ -101,7 +108,9 @@ class ByteTokenizer:
             raise ValueError(f"token id {token} is outside the vocabulary 0..{len(self._bytes) - 1}")
         return self._bytes[token]
 
-    def render_chat(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> list[int]:
+    def render_chat(
+        self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True
+    ) -> list[int]:
         text = _chat_template().render(messages=list(messages), add_generation_prompt=add_generation_prompt)
         return self.encode(text)
 
@@ -141,9 +150,15 @@ class HFTokenizer:
         if not 0 <= token < self.vocab_size:
             raise ValueError(f"token id {token} is outside the vocabulary 0..{self.vocab_size - 1}")
         text = self.decode([token])
-        return text if text.isprintable() and "\ufffd" not in text else str(self._hf.convert_ids_to_tokens(token))
+        return (
+            text
+            if text.isprintable() and "\ufffd" not in text
+            else str(self._hf.convert_ids_to_tokens(token))
+        )
 
-    def render_chat(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> list[int]:
+    def render_chat(
+        self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True
+    ) -> list[int]:
         if not self._hf.chat_template:
             raise ValueError("this model's tokenizer has no chat template; use /v1/completions")
         text = self._hf.apply_chat_template(
@@ -158,7 +173,11 @@ class HFTokenizer:
 
     def _round_trips(self, token: int) -> bool:
         text = self.decode([token])
-        return text.isprintable() and bool(text.strip()) and self._hf.encode(text, add_special_tokens=False) == [token]
+        return (
+            text.isprintable()
+            and bool(text.strip())
+            and self._hf.encode(text, add_special_tokens=False) == [token]
+        )
 
     def plain_ids(self) -> list[int]:
         return self._plain
