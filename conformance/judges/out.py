@@ -219,7 +219,7 @@ def _guard_outputs(args: SameAsSolo, case: Case, got: Sequence[Outcome]) -> None
 
 
 def _hit_is_due(case: Case, got: Sequence[Outcome]) -> bool:
-    """A cold burst on a server that does not share in flight has batch mates, but nothing to adopt (out/2)."""
+    """A cold burst where nothing is shared in flight has batch mates, but nothing to adopt (out/2)."""
     return bool(case.facts.shares_in_flight) or any(case.lawful(o).low > 0 for o in got)
 
 

@@ -1,7 +1,7 @@
 """Warm equals cold to the bit, over HTTP, on both BLAS libraries; and the fault that must break it.
 
-The wheel's own BLAS is bit-equal whatever one does, so the same test also runs with OpenBLAS, where a product's
-rounding depends on its shape and an engine without canonical compute fails (out/1, out/2).
+The wheel's own BLAS is bit-equal whatever one does, so the same test also runs with OpenBLAS, where a
+product's rounding depends on its shape and an engine without canonical compute fails (out/1, out/2).
 """
 
 from __future__ import annotations
