@@ -21,11 +21,12 @@ conformance: $(VENV)/ready
 	$(BIN)/python -m pytest conformance/ $(ARGS)
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest tests/ $(ARGS)
+	$(BIN)/python -m pytest tests/ -n 2 $(ARGS)
 
 check: lint
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m pytest tests/ --cov --cov-report= $(ARGS)
+	$(BIN)/python -m coverage run -m pytest tests/ $(ARGS)
+	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --fail-under=95
 
 lint: $(VENV)/ready
