@@ -28,9 +28,7 @@ class DigestModel:
     ``generable``: ids that may be sampled. ``seed`` changes every row and every choice.
     """
 
-    def __init__(
-        self, generable: Sequence[int], *, vocab: int = 512, seed: int = 0, grid: int = 32
-    ) -> None:
+    def __init__(self, generable: Sequence[int], *, vocab: int = 512, seed: int = 0, grid: int = 32) -> None:
         self.grid = grid
         self.shape = ModelShape(vocab, 1, 1, _WIDTH, 1 << 20, mx.float32)
         self._seed = seed.to_bytes(8, "little", signed=True)

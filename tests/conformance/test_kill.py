@@ -1,4 +1,4 @@
-"""`kill -9` of the engine in the middle of a burst: error verdicts, a usable history, no hang, no traceback."""
+"""`kill -9` of the engine amid a burst: error verdicts, a usable history, no hang, no traceback."""
 
 from __future__ import annotations
 
