@@ -46,6 +46,11 @@ class DigestModel:
         self._write(view, start, rows)
         return self._logits(view, stop)
 
+    def prefill_logits(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> list[mx.array]:
+        """See `Runner.prefill_logits`."""
+        self.prefill(view, tokens, start, stop)
+        return [self._logits(view, position + 1) for position in range(start, stop)]
+
     def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
         """See `Runner.decode`."""
         return [self._step(row) for row in rows]

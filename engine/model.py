@@ -75,6 +75,10 @@ class Runner(Protocol):
         Raises ValueError unless ``0 <= start < stop <= len(tokens)``.
         """
 
+    def prefill_logits(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> list[mx.array]:
+        """As `prefill`, with the logits [vocab] of every position of [start, stop), each with the bits that a
+        prefill which stops there gives."""
+
     def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
         """One step of every row; evaluated fp32 logits [vocab] each, whose bits no other row can change."""
 
@@ -165,8 +169,7 @@ class CanonicalModel:
 
     def prefill(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> mx.array:
         """See `Runner.prefill`."""
-        if not 0 <= start < stop <= len(tokens):
-            raise ValueError(f"prefill of [{start}, {stop}) asked of {len(tokens)} tokens")
+        _check_range(tokens, start, stop)
         tiles = list(self.tiles(start, stop))
         for base, end in tiles[:-1]:
             self._tile(view, tokens, base, end, start, stop, last=False)
@@ -174,6 +177,16 @@ class CanonicalModel:
         hidden = self._tile(view, tokens, base, end, start, stop, last=True)
         row = stop - 1 - base
         return self._logits(hidden[:, row : row + 1])[0]
+
+    def prefill_logits(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> list[mx.array]:
+        """See `Runner.prefill_logits`. Row by row: the head's product has one shape everywhere."""
+        _check_range(tokens, start, stop)
+        logits = []
+        for base, end in self.tiles(start, stop):
+            hidden = self._tile(view, tokens, base, end, start, stop, last=True)
+            rows = range(max(start - base, 0), min(stop, end) - base)
+            logits += [self._logits(hidden[:, row : row + 1])[0] for row in rows]
+        return logits
 
     def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
         """See `Runner.decode`."""
@@ -295,6 +308,11 @@ class CanonicalModel:
     @property
     def _scale(self) -> float:
         return 1 / math.sqrt(self.config.head_dim)
+
+
+def _check_range(tokens: Sequence[int], start: int, stop: int) -> None:
+    if not 0 <= start < stop <= len(tokens):
+        raise ValueError(f"prefill of [{start}, {stop}) asked of {len(tokens)} tokens")
 
 
 def _plain_rope(config: LlamaConfig) -> Rope:

@@ -53,6 +53,14 @@ def test_a_rows_output_does_not_depend_on_its_mates(model: DigestModel) -> None:
     assert mx.array_equal(model.decode([DecodeRow(mate, 66, 87), DecodeRow(paired, 65, 50)])[1], expected)
 
 
+def test_every_rows_logits_are_those_of_a_prefill_that_ends_there(model: DigestModel) -> None:
+    tokens = list(range(100, 150))
+    view, _ = cold(model, tokens[:20])
+    scored = model.prefill_logits(view, tokens, 20, 50)
+    ended = [cold(model, tokens[:stop])[1] for stop in range(21, 51)]
+    assert all(mx.array_equal(a, b) for a, b in zip(scored, ended, strict=True))
+
+
 @pytest.mark.parametrize("position", [0, 77, 198])
 @pytest.mark.parametrize("store", ["keys", "values"])
 def test_one_foreign_row_changes_the_logits(model: DigestModel, store: str, position: int) -> None:

@@ -132,6 +132,15 @@ def resumes(runner: Runner, start: int) -> bool:
     return equal([resumed, *rows(part, STOP)], [logits, *rows(view, STOP)])
 
 
+def scores_as_it_prefills(runner: Runner, start: int) -> bool:
+    """Whether every row's logits are those of a cold prefill that ends there; rows written too."""
+    part, _ = cold(runner, TOKENS, start)
+    stop = start + 40
+    scored = runner.prefill_logits(part, TOKENS, start, stop)
+    colds = [cold(runner, TOKENS, end) for end in range(start + 1, stop + 1)]
+    return equal([*scored, *rows(part, stop)], [*(logits for _, logits in colds), *rows(colds[-1][0], stop)])
+
+
 def alone_as_in_company(runner: Runner) -> bool:
     """Whether rows of different lengths give the same bits alone, in pairs and all eight together."""
     lengths = [33, 96, 200, 317, 401, 512, 600, 645]
@@ -156,6 +165,9 @@ def report() -> dict[str, bool]:
         "resume": resumes(model(), START),
         "resume off the grid": resumes(model(), START + 5),
         "resume on a wide grid": resumes(model(grid=128), START),
+        "scores": scores_as_it_prefills(model(), 64),
+        "scores off the grid": scores_as_it_prefills(model(), 45),
+        "scores on a wide grid": scores_as_it_prefills(model(grid=128), 45),
         "company": alone_as_in_company(model()),
         "company on a wide grid": alone_as_in_company(model(grid=128)),
         "company in a wide model": alone_as_in_company(wide()),
@@ -169,6 +181,9 @@ CANONICAL = [
     "resume",
     "resume off the grid",
     "resume on a wide grid",
+    "scores",
+    "scores off the grid",
+    "scores on a wide grid",
     "company",
     "company on a wide grid",
     "company in a wide model",
@@ -329,6 +344,8 @@ def test_decode_writes_one_row_per_layer() -> None:
 def test_a_range_outside_the_tokens_is_an_error(start: int, stop: int) -> None:
     with pytest.raises(ValueError, match=rf"prefill of \[{start}, {stop}\) asked of 700 tokens"):
         model().prefill(ArrayView(model().shape), TOKENS, start, stop)
+    with pytest.raises(ValueError, match=rf"prefill of \[{start}, {stop}\) asked of 700 tokens"):
+        model().prefill_logits(ArrayView(model().shape), TOKENS, start, stop)
 
 
 def test_a_grid_without_rows_is_refused() -> None:
