@@ -24,6 +24,8 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
+_SLICE = 1 << 14
+
 
 class Tokenizer(Protocol):
     """What the engine asks of a tokenizer. Ids are ints in [0, vocab_size)."""
@@ -92,8 +94,11 @@ class ByteTokenizer:
     def _encode_part(self, part: str) -> list[int]:
         if part in SPECIALS:
             return [self.id_of(part)]
+        # In slices, since one call over megabytes would stop every other thread; no letter straddles two.
+        slices = (part[at : at + _SLICE] for at in range(0, len(part), _SLICE))
         # A lone surrogate has no UTF-8 form.
-        return [self._ids[piece] for piece in self._pieces.findall(part.encode("utf-8", "replace"))]
+        found = (self._pieces.findall(text.encode("utf-8", "replace")) for text in slices)
+        return [self._ids[piece] for pieces in found for piece in pieces]
 
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(self._piece(i) for i in ids).decode("utf-8", "replace")

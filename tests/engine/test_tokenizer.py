@@ -34,6 +34,11 @@ def test_bytes_and_specials_encode_as_documented() -> None:
     assert TOKENIZER.encode("a <|im_start|>\n日") == [97, 32, 510, 10, 0xE6, 0x97, 0xA5]
 
 
+def test_a_long_text_encodes_as_its_characters_do() -> None:
+    text = "éЖ日a" * 10_000
+    assert TOKENIZER.encode(text) == TOKENIZER.encode("éЖ日a") * 10_000
+
+
 def test_a_two_byte_letter_is_one_id() -> None:
     assert len(TOKENIZER.encode("éЖÀ")) == 3
     assert TOKENIZER.encode("À") == [256]
