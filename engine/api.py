@@ -1,26 +1,31 @@
-"""The OpenAI-shaped wire format: request bodies read and checked, reply bodies built.
+"""The OpenAI-shaped request bodies: read, checked, and every wrong field named.
 
-Knows field names, their bounds and the shape of every body, error bodies included. Does not know HTTP, the
-worker, or what a cache is: it turns bytes into models and events into JSON values.
+Knows field names, their bounds, what each asks of the engine, and the shape of an error. Does not know HTTP,
+the worker, replies (engine.replies), or what a cache is: it turns bytes into models.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+import reprlib
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic_core import from_json
 
-from engine.messages import Finished, SamplingParams, TextCodec, Token
+from engine.messages import SamplingParams
 
 MAX_PROMPTS = 128
 MAX_SEED = 2**63 - 1
+MAX_BIASES = 4096
 CHAT_MAX_TOKENS = 256
 
 Ids = tuple[int, ...]
@@ -47,7 +52,7 @@ class ApiError(Exception):
         return {"error": error}
 
 
-# ---- requests
+# ---- fields that have several forms
 
 
 def _read_prompts(value: object) -> tuple[str | Ids, ...]:
@@ -94,6 +99,8 @@ def _read_bias(value: object) -> object:
     """JSON object keys are strings; token ids are numbers."""
     if not isinstance(value, dict):
         return value
+    if len(value) > MAX_BIASES:
+        raise ValueError(f"names {len(value)} ids, at most {MAX_BIASES} are taken")
     return {int(key) if _is_digits(key) else key: bias for key, bias in value.items()}
 
 
@@ -101,40 +108,110 @@ def _is_digits(key: object) -> bool:
     return isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 19
 
 
+_PART: Json = {
+    "type": "object",
+    "required": ["type", "text"],
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+}
+
+
+# ---- bodies
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
 class StreamOptions(_Body):
-    include_usage: bool = False
+    include_usage: Annotated[bool, Field(description="usage null in every chunk, one more chunk with it")] = (
+        False
+    )
+    continuous_usage_stats: Annotated[
+        bool, Field(description="with include_usage: every chunk has the usage so far instead of null")
+    ] = False
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What a client wants to see beside the text; logprobs as in `SamplingParams`."""
+
+    token_ids: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    echo: bool = False
+    usage: bool = False
+    running_usage: bool = False
 
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Top = Annotated[int, Field(ge=0, le=20)]
+Penalty = Annotated[Finite, Field(ge=-2, le=2)]
+_TEXT: Json = {"type": "string", "minLength": 1}
+_ID: Json = {"type": "integer", "minimum": 0}
+_PROMPT: Json = {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _ID}]}
 
 
 class GenerationBody(_Body):
-    """The fields that both generation routes share. Unknown fields are ignored."""
+    """The fields that both generation routes share. Unknown fields are ignored; a trace names them."""
 
-    model: str | None = None
+    model_config = ConfigDict(extra="allow")
+
+    model: Annotated[str | None, Field(description="the served model, or MODEL:ADAPTER")] = None
     stream: bool = False
-    stream_options: StreamOptions = StreamOptions()
+    stream_options: StreamOptions | None = None
     temperature: Annotated[Finite, Field(ge=0, le=2)] = 0.0
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
+    seed: Annotated[
+        int | None, Field(ge=0, le=MAX_SEED, description="choice i of a prompt samples with seed + i")
+    ] = None
     stop: Annotated[
-        tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_read_stop), Field(max_length=4)
+        tuple[Annotated[str, Field(min_length=1)], ...],
+        BeforeValidator(_read_stop),
+        Field(max_length=4),
+        WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": 4}]}),
     ] = ()
     ignore_eos: bool = False
+    min_tokens: Annotated[
+        int, Field(ge=0, le=2**20, description="no end of text and no stop string before")
+    ] = 0
     cache_salt: Annotated[str, Field(max_length=1024)] = ""
     return_token_ids: bool = False
-    n: Annotated[int, Field(ge=1, le=8)] = 1
+    n: Annotated[int, Field(ge=1, le=1024, description="choices; at most what the engine batches")] = 1
     logit_bias: Annotated[
         dict[Annotated[int, Field(ge=0)], Annotated[Finite, Field(ge=-100, le=100)]],
         BeforeValidator(_read_bias),
     ] = {}
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[
+        Finite, Field(ge=0.01, le=100, description="over prompt and generated tokens; 1 is none")
+    ] = 1.0
+    prompt_logprobs: Annotated[
+        Top | None, Field(description="top k of every prompt token; such a request adopts nothing")
+    ] = None
     user: str | None = None
     trace: bool = False
 
+    @property
+    def ignored_fields(self) -> list[str]:
+        """Fields of the body that mean nothing here."""
+        return sorted(self.model_extra or {})
+
+    def wants(self, logprobs: int | None) -> Wants:
+        """What the reply shows; `logprobs` as in `SamplingParams`."""
+        options = self.stream_options or StreamOptions()
+        if self.stream_options is not None and not self.stream:
+            raise ApiError(400, "stream_options: needs stream to be true", param="stream_options")
+        return Wants(
+            token_ids=self.return_token_ids,
+            logprobs=logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            usage=options.include_usage,
+            running_usage=options.continuous_usage_stats,
+        )
+
     def _params(self, max_tokens: int, logprobs: int | None) -> SamplingParams:
+        if self.min_tokens > max_tokens:
+            raise ApiError(400, f"min_tokens: is above max_tokens ({max_tokens})", param="min_tokens")
         return SamplingParams(
             max_tokens=max_tokens,
             temperature=self.temperature,
@@ -144,6 +221,11 @@ class GenerationBody(_Body):
             logprobs=logprobs,
             logit_bias=self.logit_bias,
             n=self.n,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            min_tokens=self.min_tokens,
+            prompt_logprobs=self.prompt_logprobs,
         )
 
 
@@ -153,21 +235,48 @@ Count = Annotated[int, Field(ge=1, le=2**20)]
 class CompletionBody(GenerationBody):
     """POST /v1/completions. `prompt` becomes a tuple of texts and id tuples."""
 
-    prompt: Annotated[tuple[str | Ids, ...], PlainValidator(_read_prompts)]
+    prompt: Annotated[
+        tuple[str | Ids, ...],
+        PlainValidator(_read_prompts),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    *_PROMPT["anyOf"],
+                    {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": _PROMPT},
+                ]
+            }
+        ),
+    ]
     max_tokens: Count = 16
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    echo: Literal[False] = False
+    logprobs: Top | None = None
+    echo: Annotated[
+        bool, Field(description="the prompt comes first, with its logprobs where they are asked for")
+    ] = False
+    best_of: Annotated[int | None, Field(ge=1, description="1, or the same as n: nothing is ranked")] = None
 
     def params(self) -> SamplingParams:
-        return self._params(self.max_tokens, self.logprobs)
+        if self.best_of not in (None, 1, self.n):
+            message = f"best_of: {self.best_of} is neither 1 nor n ({self.n}); choices are not ranked here"
+            raise ApiError(400, message, param="best_of")
+        params = self._params(self.max_tokens, self.logprobs)
+        if not self.echo or self.logprobs is None:
+            return params
+        return replace(params, prompt_logprobs=max(self.logprobs, self.prompt_logprobs or 0))
+
+    def wants(self, logprobs: int | None) -> Wants:
+        return replace(super().wants(logprobs), echo=self.echo)
 
 
 class Message(_Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, PlainValidator(_read_content)]
+    content: Annotated[
+        str,
+        PlainValidator(_read_content),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]}),
+    ]
 
 
-Messages = Annotated[list[Message], Field(min_length=1)]
+Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True)]
 
 
 class ChatBody(GenerationBody):
@@ -177,7 +286,7 @@ class ChatBody(GenerationBody):
     max_tokens: Count = CHAT_MAX_TOKENS
     max_completion_tokens: Count | None = None
     logprobs: bool = False
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Top | None = None
 
     def params(self) -> SamplingParams:
         if self.top_logprobs is not None and not self.logprobs:
@@ -187,17 +296,30 @@ class ChatBody(GenerationBody):
 
 
 class TokenizeBody(_Body):
+    """POST /tokenize: either `prompt` or `messages`."""
+
     prompt: str | None = None
     messages: Messages | None = None
     add_generation_prompt: bool = True
 
 
 class DetokenizeBody(_Body):
-    tokens: list[Annotated[int, Field(ge=0)]]
+    """POST /detokenize."""
+
+    tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
 
 
 class OverwriteBody(_Body):
+    """POST /v1/test/overwrite."""
+
     block: Annotated[int, Field(ge=0)]
+
+
+class AdapterBody(_Body):
+    """POST /v1/test/adapter: give an adapter's name the weights of another seed."""
+
+    name: str
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
 
 
 B = TypeVar("B", bound=_Body)
@@ -226,171 +348,5 @@ def _field_error(error: ValidationError) -> ApiError:
 
 
 def _brief(value: object) -> str:
-    text = repr(value)
+    text = reprlib.repr(value)  # a whole value may be megabytes
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-# ---- replies
-
-
-def dump(value: Json) -> bytes:
-    """JSON bytes. Floats keep every bit; ASCII only, so that no reader splits a line inside a string."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-
-
-def finite(value: float | None) -> float | None:
-    """The number as it is, or None where JSON has no way to say it."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-@dataclass
-class Choice:
-    """What one choice has produced so far."""
-
-    index: int
-    prompt_ids: Ids
-    tokens: list[Token] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    text: str = ""
-    reason: str | None = None
-
-    def add(self, event: Token | Finished) -> None:
-        if isinstance(event, Token):
-            self.tokens.append(event)
-            self.offsets.append(len(self.text))
-        else:
-            self.reason = event.reason
-        self.text += event.text
-
-
-@dataclass
-class Usage:
-    """Token counts of one HTTP request, summed over its prompts; cached is always a number (count/1)."""
-
-    prompt: int = 0
-    completion: int = 0
-    cached: int = 0
-
-    def add(self, prompt: int, completion: int, cached: int) -> None:
-        self.prompt += prompt
-        self.completion += completion
-        self.cached += cached
-
-    def body(self) -> Json:
-        return {
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.completion,
-            "total_tokens": self.prompt + self.completion,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
-        }
-
-
-@dataclass(frozen=True)
-class Reply(ABC):
-    """Builds the bodies of one reply: `whole` when not streamed, `piece` and `tail` when streamed."""
-
-    id: str
-    model: str
-    codec: TextCodec
-    token_ids: bool
-    logprobs: bool
-    created: int = field(default_factory=lambda: int(time.time()))
-    kind: ClassVar[str]
-    piece_kind: ClassVar[str]
-
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> Json:
-        bodies = [self._choice(choice) for choice in choices]
-        return self._envelope(self.kind, bodies) | {"usage": usage.body()}
-
-    def piece(self, choice: Choice, event: Token | Finished) -> Json:
-        """One streamed chunk for an event that `choice` has already taken in."""
-        is_token = isinstance(event, Token)
-        tokens, offsets = (choice.tokens[-1:], choice.offsets[-1:]) if is_token else ([], [])
-        first = len(choice.tokens) == len(tokens)
-        body = {"index": choice.index, **self._delta(event.text, first)}
-        body |= {"logprobs": self._logprobs(tokens, offsets), "finish_reason": choice.reason}
-        body |= self._ids(choice, tokens, first)
-        return self._envelope(self.piece_kind, [body])
-
-    def tail(self, usage: Usage) -> Json:
-        """The last chunk of a stream that was asked for usage."""
-        return self._envelope(self.piece_kind, []) | {"usage": usage.body()}
-
-    def _envelope(self, kind: str, choices: list[Json]) -> Json:
-        head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-        return head | {"choices": choices}
-
-    def _choice(self, choice: Choice) -> Json:
-        body = {"index": choice.index, **self._content(choice.text)}
-        body |= {"logprobs": self._logprobs(choice.tokens, choice.offsets), "finish_reason": choice.reason}
-        return body | self._ids(choice, choice.tokens, first=True)
-
-    def _ids(self, choice: Choice, tokens: Sequence[Token], first: bool) -> Json:
-        if not self.token_ids:
-            return {}
-        head = {"prompt_token_ids": list(choice.prompt_ids)} if first else {}
-        return head | {"token_ids": [token.id for token in tokens]}
-
-    def _logprobs(self, tokens: Sequence[Token], offsets: Sequence[int]) -> Json | None:
-        return self._logprob_body(tokens, offsets) if self.logprobs and tokens else None
-
-    @abstractmethod
-    def _content(self, text: str) -> Json: ...
-
-    @abstractmethod
-    def _delta(self, text: str, first: bool) -> Json: ...
-
-    @abstractmethod
-    def _logprob_body(self, tokens: Sequence[Token], offsets: Sequence[int]) -> Json: ...
-
-
-class CompletionReply(Reply):
-    """Bodies of /v1/completions."""
-
-    kind = "text_completion"
-    piece_kind = "text_completion"
-
-    def _content(self, text: str) -> Json:
-        return {"text": text}
-
-    def _delta(self, text: str, first: bool) -> Json:
-        return {"text": text}
-
-    def _logprob_body(self, tokens: Sequence[Token], offsets: Sequence[int]) -> Json:
-        body: Json = {
-            "tokens": [self.codec.token_text(token.id) for token in tokens],
-            "token_logprobs": [finite(token.logprob) for token in tokens],
-            "top_logprobs": [self._top(token) for token in tokens],
-            "text_offset": list(offsets),
-        }
-        return body | ({"token_ids": [token.id for token in tokens]} if self.token_ids else {})
-
-    def _top(self, token: Token) -> dict[str, float | None]:
-        """The top k by text, and the chosen token where it is not among them."""
-        top = {self.codec.token_text(id): finite(value) for id, value in token.top}
-        return top | {self.codec.token_text(token.id): finite(token.logprob)}
-
-
-class ChatReply(Reply):
-    """Bodies of /v1/chat/completions."""
-
-    kind = "chat.completion"
-    piece_kind = "chat.completion.chunk"
-
-    def _content(self, text: str) -> Json:
-        return {"message": {"role": "assistant", "content": text}}
-
-    def _delta(self, text: str, first: bool) -> Json:
-        return {"delta": ({"role": "assistant"} if first else {}) | {"content": text}}
-
-    def _logprob_body(self, tokens: Sequence[Token], offsets: Sequence[int]) -> Json:
-        return {"content": [self._entry(token) for token in tokens]}
-
-    def _entry(self, token: Token) -> Json:
-        top = [self._pair(id, value) for id, value in token.top]
-        return self._pair(token.id, token.logprob) | {"top_logprobs": top}
-
-    def _pair(self, id: int, logprob: float | None) -> Json:
-        text = self.codec.token_text(id)
-        pair = {"token": text, "logprob": finite(logprob), "bytes": list(text.encode())}
-        return pair | ({"token_id": id} if self.token_ids else {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from engine.adapters import Adapters, adapters_for
 from engine.config import EngineConfig
 from engine.dense import DenseStorage
 from engine.kv import BlockStore
@@ -41,6 +42,7 @@ class Engine:
     storage: Storage
     scheduler: Scheduler
     generated_reusable: bool
+    adapters: Adapters
 
 
 def build(config: EngineConfig, parts: Parts | None = None) -> Engine:
@@ -50,11 +52,12 @@ def build(config: EngineConfig, parts: Parts | None = None) -> Engine:
     runner = parts.model(loaded)
     reusable = runner.decode_equals_prefill()
     storage = _storage(config, parts, runner, reusable)
+    adapters = adapters_for(config, tokenizer, parts.model)
     scheduler = parts.scheduler(
-        runner, storage, parts.sampler(), tokenizer, tokenizer.eos_ids,
-        chunk=config.chunk, max_batch=config.max_batch,
+        runner, storage, parts.sampler(tokenizer.eos_ids), tokenizer, tokenizer.eos_ids,
+        chunk=config.chunk, max_batch=config.max_batch, adapted=adapters.runner,
     )  # fmt: skip
-    return Engine(runner, tokenizer, storage, scheduler, reusable)
+    return Engine(runner, tokenizer, storage, scheduler, reusable, adapters)
 
 
 def _storage(config: EngineConfig, parts: Parts, runner: Runner, reusable: bool) -> Storage:

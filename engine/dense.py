@@ -105,7 +105,7 @@ class DenseStorage:
     def _best(self, seq: Sequence) -> tuple[Whole | None, int]:
         """The entry with the longest common prefix; the last prompt token is always computed."""
         best: tuple[Whole | None, int] = (None, 0)
-        for entry in self.entries if self.share else []:
+        for entry in self.entries if self.share and seq.adopts else []:
             if entry.identity == seq.identity:
                 length = min(common_prefix(entry.tokens, seq.tokens), len(seq.tokens) - 1)
                 length = length // self.granule * self.granule

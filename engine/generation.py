@@ -1,42 +1,65 @@
 """One generation reply: requests go to the worker, their events become a body or a stream.
 
-Knows the order of events and what each adds to the reply. Does not know routes, how bodies look (engine.api
-builds them) or how the engine computes.
+Knows the order of events and what each adds to the reply. Does not know routes, how bodies look
+(engine.replies builds them) or how the engine computes.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from engine.api import ApiError, Choice, Json, Reply, Usage
+from engine.api import ApiError, Json
 from engine.exchange import Exchange, while_connected
-from engine.messages import Done, Finished, Progress, Request, RequestError, Token, WorkerLike
+from engine.messages import (
+    Done,
+    Finished,
+    Progress,
+    Prompted,
+    Request,
+    RequestError,
+    Started,
+    Token,
+    WorkerLike,
+)
+from engine.replies import Choice, Reply, Usage
 from engine.responses import EventStream, error_response, json_response
 
 
 class Generation(Response):
     """An ASGI response that runs `requests` on the worker for as long as the client stays connected.
 
-    Choices are numbered over all prompts: prompt i's choice k has index i * n + k.
+    Choices are numbered over all prompts: prompt i's choice k has index i * n + k. `echoes`: each prompt's
+    text by tokens, or nothing. `trace` begins every prompt's trace.
     """
 
     def __init__(
-        self, worker: WorkerLike, reply: Reply, requests: list[Request], *, stream: bool, usage_wanted: bool
+        self,
+        worker: WorkerLike,
+        reply: Reply,
+        requests: Sequence[Request],
+        echoes: Sequence[Sequence[str]],
+        *,
+        stream: bool,
+        trace: Json,
     ) -> None:
         super().__init__()
-        self._worker, self._reply, self._requests = worker, reply, requests
-        self._stream, self._usage_wanted = stream, usage_wanted
-        self._usage = Usage()
-        self._traces: list[Json] = [{} for _ in requests]
+        self._worker, self._reply, self._requests, self._stream = worker, reply, requests, stream
+        self._usages = [Usage() for _ in requests]
+        self._traces: list[Json] = [dict(trace) for _ in requests]
         self._choices = [
-            Choice(which * request.params.n + k, request.prompt)
-            for which, request in enumerate(requests)
+            Choice(which * request.params.n + k, request.prompt, echo)
+            for which, (request, echo) in enumerate(zip(requests, echoes, strict=True))
             for k in range(request.params.n)
         ]
+
+    @property
+    def _usage(self) -> Usage:
+        return Usage.total(self._usages)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Only a server that goes down cancels a response, and then the connection goes with it.
@@ -81,7 +104,7 @@ class Generation(Response):
                 raise
             await stream.fail(error)
         else:
-            if self._usage_wanted:
+            if self._reply.wants.usage:
                 await stream.send(self._reply.tail(self._usage))
             await stream.finish()
 
@@ -103,11 +126,29 @@ class Generation(Response):
 
     def _take(self, which: int, event: Progress) -> Json | None:
         """Take an event in; returns the chunk it makes in a stream, None where it makes none."""
-        if isinstance(event, Token | Finished):
-            choice = self._choices[which * self._requests[which].params.n + event.choice]
-            choice.add(event)
-        if not isinstance(event, Token):
+        self._count(which, event)
+        if not isinstance(event, Token | Prompted):
             self._traces[which].update(event.trace or {})
-        if isinstance(event, Done):
-            self._usage.add(event.prompt_tokens, event.completion_tokens, event.cached_tokens)
-        return self._reply.piece(choice, event) if isinstance(event, Token | Finished) else None
+        if isinstance(event, Prompted):
+            for choice in self._choices_of(which):
+                choice.add(event)
+        if not isinstance(event, Token | Finished):
+            return None
+        choice = self._choices_of(which)[event.choice]
+        choice.add(event)
+        return self._reply.piece(choice, self._usage) if self._stream else None
+
+    def _choices_of(self, which: int) -> Sequence[Choice]:
+        count = self._requests[which].params.n
+        return self._choices[which * count : (which + 1) * count]
+
+    def _count(self, which: int, event: Progress) -> None:
+        """What is used so far; the last event says what it was in the end."""
+        usage = self._usages[which]
+        if isinstance(event, Started):
+            usage.prompt, usage.cached = len(self._requests[which].prompt), event.cached_tokens
+        elif isinstance(event, Token):
+            usage.completion += 1
+        elif isinstance(event, Done):
+            usage.prompt, usage.completion = event.prompt_tokens, event.completion_tokens
+            usage.cached = event.cached_tokens

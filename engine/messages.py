@@ -14,7 +14,11 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one request samples. logprobs: None for none, k for the chosen token's and the top k."""
+    """How one request samples.
+
+    logprobs: None for none, k for the chosen token's and the top k; prompt_logprobs the same for the prompt.
+    Choice i samples with `seed` + i. Before min_tokens neither an end of text nor a stop string ends it.
+    """
 
     max_tokens: int = 16
     temperature: float = 0.0
@@ -24,6 +28,20 @@ class SamplingParams:
     logprobs: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Small weights on the model, drawn from name and `seed`; `version` counts reloads under the name."""
+
+    name: str
+    seed: int = 0
+    version: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,6 +53,7 @@ class Request:
     params: SamplingParams
     salt: str = ""
     trace: bool = False
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +73,13 @@ class Token:
     text: str
     logprob: float | None = None
     top: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """Every prompt token with its logprobs, the first without; comes before the first generated token."""
+
+    tokens: tuple[Token, ...]
 
 
 @dataclass(frozen=True)
@@ -86,7 +112,7 @@ class Failed:
     param: str | None = None
 
 
-Progress = Started | Token | Finished | Done
+Progress = Started | Prompted | Token | Finished | Done
 Event = Progress | Failed
 Sink = Callable[[Event], None]
 
@@ -131,6 +157,10 @@ class WorkerLike(Protocol):
     @property
     def tokenizer(self) -> TextCodec: ...
 
+    @property
+    def adapters(self) -> Mapping[str, Adapter]:
+        """The adapters served now, by name."""
+
     def submit(self, request: Request, sink: Sink) -> None:
         """Queue a request; its events go to `sink` on the engine thread. Raises RequestError."""
 
@@ -141,4 +171,4 @@ class WorkerLike(Protocol):
         """The last consistent snapshot, plain values."""
 
     def call(self, name: str, **kwargs: Any) -> Future[Any]:
-        """Run "reset", "mark", "overwrite"(block) or "integrity" on the engine thread between steps."""
+        """Run "reset", "mark", "overwrite"(block), "adapter"(adapter, seed) or "integrity" between steps."""

@@ -5,6 +5,8 @@ Knows token ids, text and stop strings of one choice. Does not know logits, batc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.messages import TextCodec
 
 _BROKEN = "�"
@@ -23,11 +25,12 @@ class Output:
         self._held = ""
         self.stopped = False
 
-    def push(self, token: int) -> str:
-        """Text that this token releases; sets `stopped` when a stop string is complete."""
+    def push(self, token: int, may_stop: bool = True) -> str:
+        """Text that this token releases; sets `stopped` when a stop string is complete and may stop."""
         self._ids.append(token)
         text = self._held + self._new_text()
-        at = min((found for s in self._stop if (found := text.find(s)) >= 0), default=-1)
+        stops = self._stop if may_stop else ()
+        at = min((found for s in stops if (found := text.find(s)) >= 0), default=-1)
         if at >= 0:
             self.stopped, self._held = True, ""
             return text[:at]
@@ -52,6 +55,14 @@ class Output:
         start = max(0, self._read - _WINDOW)
         known = self._codec.decode(self._ids[start : self._read])
         return self._codec.decode(self._ids[start:])[len(known) :]
+
+
+def pieces(codec: TextCodec, ids: Sequence[int]) -> list[str]:
+    """The text that each of these ids adds; together they are the text of all."""
+    output = Output(codec, ())
+    made = [output.push(token) for token in ids]
+    made[-1] += output.finish()
+    return made
 
 
 def _overlap(text: str, stop: str) -> int:

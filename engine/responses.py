@@ -5,15 +5,22 @@ Knows content types, headers and framing. Does not know what is in the bodies.
 
 from __future__ import annotations
 
+import json
+
 from starlette.responses import Response
 from starlette.types import Send
 
-from engine.api import ApiError, Json, dump
+from engine.api import ApiError, Json
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
 ]
+
+
+def dump(value: Json) -> bytes:
+    """JSON bytes. Floats keep every bit; ASCII only, so that no reader splits a line inside a string."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def json_response(body: Json, status: int = 200, headers: dict[str, str] | None = None) -> Response:

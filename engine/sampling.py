@@ -1,17 +1,25 @@
-"""From logits to a token: bias, temperature, seed, logprobs.
+"""From logits to a token: penalties, bias, temperature, seed, logprobs.
 
-Knows one row of logits and one request's parameters. Does not know batches: a row is sampled alone, with
-a key made of its own seed, choice and position, so that company never changes it (out/2, out/4, out/5).
+Knows one row of logits and one request's parameters. Does not know batches: a row is sampled alone, from its
+own tokens and with a key made of its own seed, choice and position, so that neither company nor the cache
+ever changes it (out/2, out/4, out/5).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import mlx.core as mx
 
-from engine.messages import SamplingParams
+from engine.messages import SamplingParams, Token
 from engine.sequence import Sequence
+
+GREEDY_BELOW = 1e-5
+"""Temperatures under this take the largest logit: dividing by them would leave fp32's range."""
+_SUPPRESSED = -1e9
+"""Logit of an end of text that may not come yet; finite, so that logprobs are too (out/7)."""
 
 
 @dataclass(frozen=True)
@@ -24,19 +32,36 @@ class Sampled:
 
 
 class Sampler:
-    """Chooses a sequence's next token from fp32 logits [vocab]."""
+    """Chooses a sequence's next token from fp32 logits [vocab]. `eos_ids` are what min_tokens holds back."""
+
+    def __init__(self, eos_ids: frozenset[int] = frozenset()) -> None:
+        self._eos_ids = eos_ids
 
     def sample(self, seq: Sequence, logits: mx.array) -> Sampled:
         params = seq.request.params
         logits = self.adjust(seq, logits)
-        token = mx.argmax(logits) if params.temperature == 0 else self._draw(seq, logits)
+        token = mx.argmax(logits) if params.temperature < GREEDY_BELOW else self._draw(seq, logits)
         if params.logprobs is None:
             return Sampled(_int(token), None, [])
         return _with_logprobs(token, logits - mx.logsumexp(logits), params.logprobs)
 
     def adjust(self, seq: Sequence, logits: mx.array) -> mx.array:
-        """Logits as the request wants them, before anything is chosen."""
-        return _biased(logits, seq.request.params)
+        """Logits as the request wants them, before anything is chosen.
+
+        In this order: repetition penalty over prompt and generated tokens, presence and frequency penalties
+        over generated tokens, bias, and no end of text before min_tokens.
+        """
+        params, generated = seq.request.params, seq.generated
+        logits = _repetition(logits, seq.tokens, params.repetition_penalty)
+        logits = _presence(logits, Counter(generated), params)
+        logits = _biased(logits, params.logit_bias)
+        early = len(generated) < params.min_tokens and not params.ignore_eos
+        return _replaced(logits, self._eos_ids, _SUPPRESSED) if early else logits
+
+    def score(self, token: int, logits: mx.array, count: int) -> Token:
+        """A prompt token's logprob and the top `count` from the logits [vocab] of the row before it."""
+        sampled = _with_logprobs(mx.array(token), logits - mx.logsumexp(logits), count)
+        return Token(0, token, "", sampled.logprob, sampled.top)
 
     def _draw(self, seq: Sequence, logits: mx.array) -> mx.array:
         params = seq.request.params
@@ -45,11 +70,33 @@ class Sampler:
         return mx.random.categorical(logits / params.temperature, key=step)
 
 
-def _biased(logits: mx.array, params: SamplingParams) -> mx.array:
-    if not params.logit_bias:
+def _repetition(logits: mx.array, tokens: Collection[int], penalty: float) -> mx.array:
+    """Logits of tokens seen anywhere, divided by the penalty where positive and multiplied where negative."""
+    if penalty == 1:
         return logits
-    ids = mx.array(list(params.logit_bias))
-    return logits.at[ids].add(mx.array(list(params.logit_bias.values()), dtype=logits.dtype))
+    ids = mx.array(sorted(set(tokens)))
+    seen = logits[ids]
+    return mx.put_along_axis(logits, ids, mx.where(seen > 0, seen / penalty, seen * penalty), axis=0)
+
+
+def _presence(logits: mx.array, counts: Mapping[int, int], params: SamplingParams) -> mx.array:
+    """Each generated token costs `presence_penalty` once and `frequency_penalty` every time it came."""
+    if not counts or not (params.presence_penalty or params.frequency_penalty):
+        return logits
+    costs = {id: -params.presence_penalty - params.frequency_penalty * n for id, n in counts.items()}
+    return _biased(logits, costs)
+
+
+def _biased(logits: mx.array, bias: Mapping[int, float]) -> mx.array:
+    if not bias:
+        return logits
+    return logits.at[mx.array(list(bias))].add(mx.array(list(bias.values()), dtype=logits.dtype))
+
+
+def _replaced(logits: mx.array, ids: Collection[int], value: float) -> mx.array:
+    if not ids:
+        return logits
+    return mx.put_along_axis(logits, mx.array(sorted(ids)), mx.array(value, dtype=logits.dtype), axis=0)
 
 
 def _with_logprobs(token: mx.array, logprobs: mx.array, count: int) -> Sampled:

@@ -18,7 +18,18 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 
-from engine.messages import Done, Failed, Finished, Request, Sink, Started, TextCodec, Token
+from engine.messages import (
+    Adapter,
+    Done,
+    Failed,
+    Finished,
+    Prompted,
+    Request,
+    Sink,
+    Started,
+    TextCodec,
+    Token,
+)
 from engine.model import DecodeRow, Runner
 from engine.output import Output
 from engine.sampling import Sampler
@@ -46,9 +57,10 @@ class Scheduler:
 
     def __init__(
         self, runner: Runner, storage: Storage, sampler: Sampler, codec: TextCodec,
-        eos_ids: frozenset[int], *, chunk: int, max_batch: int,
+        eos_ids: frozenset[int], *, chunk: int, max_batch: int, adapted: Callable[[Adapter], Runner],
     ) -> None:  # fmt: skip
         self.runner = runner
+        self.adapted = adapted
         self.storage = storage
         self.sampler = sampler
         self.codec = codec
@@ -87,8 +99,8 @@ class Scheduler:
         self._admit()
         decoding = [seq for seq in self.running if seq.phase is Phase.DECODE]
         self._prefill_chunk()
-        if decoding:
-            self._decode([seq for seq in decoding if seq.phase is Phase.DECODE])
+        for batch in _by_adapter([seq for seq in decoding if seq.phase is Phase.DECODE]):
+            self._decode(batch)
         self.counts["steps"] += 1
 
     def problems(self) -> list[str]:
@@ -120,6 +132,8 @@ class Scheduler:
         live = self.live[seq.request.id]
         live.cached = seq.cached
         seq.trace["step_admitted"] = self.counts["steps"]
+        if not seq.adopts:
+            seq.trace["miss"] = "prompt_logprobs"
         live.trace = seq.trace
         self.counts["hits_tokens_total"] += seq.cached
         live.sink(Started(seq.cached, seq.trace if seq.request.trace else None))
@@ -149,9 +163,29 @@ class Scheduler:
         return stop - line
 
     def _compute(self, seq: Sequence, start: int, stop: int) -> mx.array:
-        return self.runner.prefill(self.storage.view(seq, stop), seq.tokens, start, stop)
+        view = self.storage.view(seq, stop)
+        if seq.request.params.prompt_logprobs is None:
+            return self._runner(seq).prefill(view, seq.tokens, start, stop)
+        rows = self._runner(seq).prefill_logits(view, seq.tokens, start, stop)
+        self._score(seq, start, rows)
+        return rows[-1]
+
+    def _score(self, seq: Sequence, start: int, rows: Rows[mx.array]) -> None:
+        """Note the prompt tokens that follow rows [start, ...), over whatever an earlier prefill noted."""
+        count = seq.request.params.prompt_logprobs or 0
+        following = seq.request.prompt[start + 1 :]
+        seq.scored[start:] = [
+            self.sampler.score(token, row, count) for token, row in zip(following, rows, strict=False)
+        ]
+
+    def _runner(self, seq: Sequence) -> Runner:
+        adapter = seq.request.adapter
+        return self.runner if adapter is None else self.adapted(adapter)
 
     def _first_token(self, seq: Sequence, logits: mx.array) -> None:
+        if not seq.adopts:
+            first = Token(0, seq.request.prompt[0], "")
+            self.live[seq.request.id].sink(Prompted((first, *seq.scored)))
         forks = [self.storage.fork(seq, choice + 1) for choice in range(seq.forks)]
         self.running.extend(forks)
         for branch in [seq, *forks]:
@@ -161,7 +195,8 @@ class Scheduler:
     # -- decode -----------------------------------------------------------------------------------------
 
     def _decode(self, batch: list[Sequence]) -> None:
-        logits = self._guarded(batch, lambda: self.runner.decode(self._rows_of(batch)))
+        """One token for each of a batch that has one adapter."""
+        logits = self._guarded(batch, lambda: self._runner(batch[0]).decode(self._rows_of(batch)))
         for seq, row in zip(batch, logits or [], strict=False):
             seq.computed += 1
             self.storage.publish(seq)
@@ -182,7 +217,7 @@ class Scheduler:
         self.counts["generated_tokens_total"] += 1
         output = live.outputs[seq.choice]
         ends = sampled.id in self.eos_ids and not params.ignore_eos
-        text = "" if ends else output.push(sampled.id)
+        text = "" if ends else output.push(sampled.id, len(seq.generated) >= params.min_tokens)
         live.sink(Token(seq.choice, sampled.id, text, sampled.logprob, sampled.top))
         if ends or output.stopped:
             self._finish(seq, "stop")
@@ -227,6 +262,14 @@ class Scheduler:
         seq.phase = Phase.DONE
         self.running.remove(seq)
         self.storage.release(seq)
+
+
+def _by_adapter(sequences: list[Sequence]) -> list[list[Sequence]]:
+    """Batches of sequences with one adapter each, in order of arrival."""
+    batches: dict[Adapter | None, list[Sequence]] = {}
+    for seq in sequences:
+        batches.setdefault(seq.request.adapter, []).append(seq)
+    return list(batches.values())
 
 
 _COUNTS = (

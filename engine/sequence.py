@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from engine.messages import Request
+from engine.messages import Request, Token
 
 
 class Phase(Enum):
@@ -42,6 +42,8 @@ class Sequence:
     epoch: int = 0
     holding: Any = None
     """What a dense storage moved here; None in a paged one."""
+    scored: list[Token] = field(default_factory=list)
+    """Prompt tokens from the second on with their logprobs, where they were asked for."""
     trace: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,8 +65,15 @@ class Sequence:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What else than tokens a key depends on (key/1)."""
-        return ("salt", self.request.salt)
+        """What else than tokens a key depends on, each tagged by what stands before it (key/1, key/7)."""
+        adapter = self.request.adapter
+        weights = () if adapter is None else ("adapter", adapter.name, "version", str(adapter.version))
+        return ("salt", self.request.salt, *weights)
+
+    @property
+    def adopts(self) -> bool:
+        """Whether stored rows can serve it: they hold no logits, which prompt logprobs need (out/4)."""
+        return self.request.params.prompt_logprobs is None
 
     @property
     def forks(self) -> int:

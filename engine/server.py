@@ -7,46 +7,52 @@ through a worker that takes requests and sends events, and a client that stops r
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 import engine
-from engine import metrics
+from engine import metrics, openapi
 from engine.api import (
+    AdapterBody,
     ApiError,
+    B,
     ChatBody,
-    ChatReply,
     CompletionBody,
-    CompletionReply,
     DetokenizeBody,
     GenerationBody,
     Ids,
     Json,
     Message,
     OverwriteBody,
-    Reply,
     TokenizeBody,
     parse,
 )
 from engine.config import EngineConfig
 from engine.generation import Generation
-from engine.messages import Request, RequestError, SamplingParams, WorkerLike
+from engine.messages import Adapter, Request, RequestError, SamplingParams, WorkerLike
+from engine.output import pieces
+from engine.replies import ChatReply, CompletionReply, Reply
 from engine.responses import error_response, json_response
 
 Route = tuple[str, str, Callable[..., Any]]
 
 NAME = "conformance-engine"
 MAX_BODY_BYTES = 32 * 2**20
+LARGE_BODY_BYTES = 2**16
+LONGEST_TOKEN = 128
+"""Characters; a text of more than this for every token that fits is refused without being encoded."""
 BODY_SECONDS = 60.0
 CALL_SECONDS = 30.0
 GRACE_SECONDS = 2
@@ -56,7 +62,7 @@ KEEP_ALIVE_SECONDS = 120
 def create_app(worker: WorkerLike, config: EngineConfig) -> FastAPI:
     """The application around a started worker. Test routes exist only where config.test_mode is set."""
     app = FastAPI(title=NAME, version=engine.__version__, openapi_url=None)
-    routes = Routes(worker)
+    routes = Routes(worker, config)
     for method, path, handler in routes.table(config.test_mode):
         app.add_api_route(path, handler, methods=[method], response_model=None)
     app.add_exception_handler(ApiError, _api_error)
@@ -93,14 +99,35 @@ async def read_body(request: HttpRequest) -> bytes:
                 parts.append(part)
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_SECONDS:.0f} s") from None
+    except ClientDisconnect:
+        raise ApiError(400, "the body was cut short") from None
     return b"".join(parts)
+
+
+async def read(model: type[B], request: HttpRequest) -> B:
+    """The parsed body; a large one is parsed in a thread, since the event loop has others to serve."""
+    raw = await read_body(request)
+    if len(raw) < LARGE_BODY_BYTES:
+        return parse(model, raw)
+    return await asyncio.to_thread(parse, model, raw)
+
+
+def fingerprint(config: EngineConfig) -> str:
+    """Names what decides outputs: replies with the same one may be compared."""
+    facts = (
+        f"{engine.__version__} {config.model} {config.model_seed} {config.grid} {config.blas} {config.fault}"
+    )
+    return f"fp_{hashlib.blake2b(facts.encode(), digest_size=5).hexdigest()}"
 
 
 class Routes:
     """One handler per route."""
 
-    def __init__(self, worker: WorkerLike) -> None:
+    def __init__(self, worker: WorkerLike, config: EngineConfig) -> None:
         self._worker = worker
+        self._pool_tokens = config.blocks * config.block_size
+        self._fingerprint = fingerprint(config)
+        self._document = openapi.document(NAME, [route[:2] for route in self.table(config.test_mode)])
         self._created = int(time.time())
         self._metrics = metrics.registry(worker.stats)
 
@@ -115,12 +142,14 @@ class Routes:
             ("GET", "/health", self.health),
             ("GET", "/version", self.version),
             ("GET", "/metrics", self.metrics),
+            ("GET", "/openapi.json", self.openapi),
             ("GET", "/v1/cache/stats", self.stats),
             ("POST", "/v1/cache/reset", self.reset),
             ("POST", "/v1/cache/mark", self.mark),
         ]
         test: list[Route] = [
             ("POST", "/v1/test/overwrite", self.overwrite),
+            ("POST", "/v1/test/adapter", self.adapter),
             ("GET", "/v1/test/integrity", self.integrity),
         ]
         return routes + (test if test_mode else [])
@@ -128,36 +157,47 @@ class Routes:
     # ---- generation
 
     async def completions(self, request: HttpRequest) -> Response:
-        body = parse(CompletionBody, await read_body(request))
-        self._check_model(body.model)
+        body = await read(CompletionBody, request)
+        params = body.params()
         prompts = [await self._encode(prompt) for prompt in body.prompt]
-        return self._generate(CompletionReply, body, body.params(), prompts)
+        return await self._generate(CompletionReply, body, params, prompts)
 
     async def chat(self, request: HttpRequest) -> Response:
-        body = parse(ChatBody, await read_body(request))
-        self._check_model(body.model)
-        return self._generate(ChatReply, body, body.params(), [await self._render(body.messages)])
+        body = await read(ChatBody, request)
+        params = body.params()
+        return await self._generate(ChatReply, body, params, [await self._render(body.messages)])
 
-    def _generate(
+    async def _generate(
         self, kind: type[Reply], body: GenerationBody, params: SamplingParams, prompts: list[Ids]
     ) -> Response:
         self._check_bias(params)
-        prefix = "chatcmpl" if kind is ChatReply else "cmpl"
+        adapter = self._adapter(body.model)
+        wants = body.wants(params.logprobs)
         reply = kind(
-            id=f"{prefix}-{uuid.uuid4().hex}",
-            model=self._worker.model_name,
+            id=f"{'chatcmpl' if kind is ChatReply else 'cmpl'}-{uuid.uuid4().hex}",
+            model=body.model or self._worker.model_name,
             codec=self._worker.tokenizer,
-            token_ids=body.return_token_ids,
-            logprobs=params.logprobs is not None,
+            wants=wants,
+            fingerprint=self._fingerprint,
         )
-        requests = [Request(reply.id, prompt, params, body.cache_salt, body.trace) for prompt in prompts]
-        usage_wanted = body.stream_options.include_usage
-        return Generation(self._worker, reply, requests, stream=body.stream, usage_wanted=usage_wanted)
+        requests = [
+            Request(reply.id, prompt, params, body.cache_salt, body.trace, adapter) for prompt in prompts
+        ]
+        echoes = [await self._echo(prompt) if wants.echo else () for prompt in prompts]
+        trace = {"ignored_fields": body.ignored_fields}
+        return Generation(self._worker, reply, requests, echoes, stream=body.stream, trace=trace)
 
-    def _check_model(self, name: str | None) -> None:
-        if name is not None and name != self._worker.model_name:
-            message = f"the model {name!r} is not served here; {self._worker.model_name!r} is"
+    def _adapter(self, name: str | None) -> Adapter | None:
+        """The adapter that a model's name asks for; None for the model itself."""
+        base = self._worker.model_name
+        served = {base: None} | {f"{base}:{key}": value for key, value in self._worker.adapters.items()}
+        if name is not None and name not in served:
+            message = f"the model {name!r} is not served here; {', '.join(map(repr, served))} are"
             raise ApiError(404, message, param="model", code="model_not_found")
+        return served[name or base]
+
+    async def _echo(self, prompt: Ids) -> Sequence[str]:
+        return await asyncio.to_thread(pieces, self._worker.tokenizer, prompt)
 
     def _check_bias(self, params: SamplingParams) -> None:
         limit = self._worker.tokenizer.vocab_size
@@ -169,9 +209,18 @@ class Routes:
         """Token ids of a prompt; text is encoded off the event loop, since a long one takes a while."""
         if isinstance(prompt, tuple):
             return prompt
+        self._check_length(prompt, "prompt")
         return tuple(await asyncio.to_thread(self._worker.tokenizer.encode, prompt))
 
+    def _check_length(self, text: str, field: str) -> None:
+        tokens = min(self._worker.max_positions, self._pool_tokens)
+        if len(text) > tokens * LONGEST_TOKEN:
+            message = f"{field}: {len(text)} characters can never be encoded in {tokens} tokens"
+            raise ApiError(400, f"{message}; at most {tokens * LONGEST_TOKEN} are looked at", param=field)
+
     async def _render(self, messages: list[Message], add_generation_prompt: bool = True) -> Ids:
+        for place, message in enumerate(messages):
+            self._check_length(message.content, f"messages.{place}.content")
         plain = [{"role": message.role, "content": message.content} for message in messages]
         render = self._worker.tokenizer.render_chat
         try:
@@ -182,7 +231,7 @@ class Routes:
     # ---- text and ids
 
     async def tokenize(self, request: HttpRequest) -> Response:
-        body = parse(TokenizeBody, await read_body(request))
+        body = await read(TokenizeBody, request)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either prompt or messages", param="prompt")
         if body.messages is not None:
@@ -193,7 +242,7 @@ class Routes:
         return json_response({"tokens": list(ids), "count": len(ids), "max_model_len": limit})
 
     async def detokenize(self, request: HttpRequest) -> Response:
-        ids = parse(DetokenizeBody, await read_body(request)).tokens
+        ids = (await read(DetokenizeBody, request)).tokens
         limit = self._worker.tokenizer.vocab_size
         for place, id in enumerate(ids):
             if id >= limit:
@@ -203,9 +252,16 @@ class Routes:
     # ---- facts
 
     async def models(self) -> Response:
-        card = {"id": self._worker.model_name, "object": "model", "created": self._created}
-        card |= {"owned_by": NAME, "max_model_len": self._worker.max_positions}
-        return json_response({"object": "list", "data": [card]})
+        base = self._worker.model_name
+        cards = [self._card(base, None), *(self._card(f"{base}:{a}", base) for a in self._worker.adapters)]
+        return json_response({"object": "list", "data": cards})
+
+    def _card(self, name: str, parent: str | None) -> Json:
+        card = {"id": name, "object": "model", "created": self._created, "owned_by": NAME}
+        return card | {"max_model_len": self._worker.max_positions, "parent": parent}
+
+    async def openapi(self) -> Response:
+        return json_response(self._document)
 
     async def health(self) -> Response:
         if self._worker.alive:
@@ -230,8 +286,12 @@ class Routes:
         return json_response({"marked": True, **await self._call("mark")})
 
     async def overwrite(self, request: HttpRequest) -> Response:
-        body = parse(OverwriteBody, await read_body(request))
+        body = await read(OverwriteBody, request)
         return json_response({"overwritten": body.block, **await self._call("overwrite", block=body.block)})
+
+    async def adapter(self, request: HttpRequest) -> Response:
+        body = await read(AdapterBody, request)
+        return json_response(await self._call("adapter", adapter=body.name, seed=body.seed))
 
     async def integrity(self) -> Response:
         return json_response({"ok": True, **await self._call("integrity")})

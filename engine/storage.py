@@ -99,13 +99,13 @@ class PagedStorage:
 
     def matched(self, seq: Sequence) -> list[Entry]:
         """Stored blocks this prompt may adopt; the last prompt token is always computed."""
-        if not self.share:
+        if not self.share or not seq.adopts:
             return []
         limit = (len(seq.tokens) - 1) // self.size
         return self.index.match(seq.keys[:limit], seq.tokens)
 
     def blocked_by(self, seq: Sequence, running: list[Sequence]) -> bool:
-        if not self.share:
+        if not self.share or not seq.adopts:
             return False
         next_block = len(self.matched(seq))
         usable = (len(seq.tokens) - 1) // self.size

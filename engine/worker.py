@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import asdict
 from typing import Any
 
 import mlx.core as mx
 
 from engine.build import Engine, Parts, build
 from engine.config import EngineConfig
-from engine.messages import Event, Failed, Request, RequestError, Sink
+from engine.messages import Adapter, Event, Failed, Request, RequestError, Sink
 from engine.storage import PagedStorage
 from engine.tokenizer import Tokenizer
 
@@ -62,6 +63,11 @@ class Worker:
     def max_positions(self) -> int:
         return self._max_positions
 
+    @property
+    def adapters(self) -> Mapping[str, Adapter]:
+        """The adapters served now, by name."""
+        return self._engine.adapters.served
+
     def submit(self, request: Request, sink: Sink) -> None:
         """Queue a request. Raises RequestError when it can never be served."""
         self._check(request)
@@ -74,7 +80,7 @@ class Worker:
         return self._snapshot
 
     def call(self, name: str, **kwargs: Any) -> Future[Any]:
-        """Run a command between steps: "reset", "mark", "overwrite" (block), "integrity"."""
+        """Run between steps: "reset", "mark", "overwrite" (block), "adapter" (adapter, seed), "integrity"."""
         future: Future[Any] = Future()
         self._post(lambda: _settle(future, lambda: getattr(self, f"_call_{name}")(**kwargs)))
         return future
@@ -160,9 +166,6 @@ class Worker:
         longest = len(prompt) + params.max_tokens - 1
         if not prompt:
             raise RequestError("the prompt is empty; at least one token is needed", "prompt")
-        foreign = next((i for i in prompt if not 0 <= i < self._vocab), None)
-        if foreign is not None:
-            raise RequestError(f"token id {foreign} is not in 0..{self._vocab - 1}", "prompt")
         if params.n > self.config.max_batch:
             raise RequestError(f"n is {params.n}; at most {self.config.max_batch} run at once", "n")
         if longest > self._max_positions:
@@ -177,6 +180,10 @@ class Worker:
                 f" {self.config.blocks} blocks of {self.config.block_size} tokens",
                 "prompt",
             )
+        # Last, so that no more ids are looked at than fit.
+        foreign = next((i for i in prompt if not 0 <= i < self._vocab), None)
+        if foreign is not None:
+            raise RequestError(f"token id {foreign} is not in 0..{self._vocab - 1}", "prompt")
 
     # -- commands ---------------------------------------------------------------------------------------
 
@@ -206,6 +213,10 @@ class Worker:
             store.put(layer, block, 0, -k[0], -v[0])
         store.settle()
         return {"overwritten": block}
+
+    def _call_adapter(self, adapter: str, seed: int) -> dict[str, Any]:
+        """Test mode: other weights under an adapter's name."""
+        return asdict(self._engine.adapters.reload(adapter, seed))
 
     def _call_integrity(self) -> dict[str, Any]:
         problems = self._engine.scheduler.problems()

@@ -18,7 +18,18 @@ import requests
 import uvicorn
 
 from engine.config import EngineConfig
-from engine.messages import Done, Event, Finished, Request, RequestError, Sink, Started, Token, WorkerLike
+from engine.messages import (
+    Adapter,
+    Done,
+    Event,
+    Finished,
+    Request,
+    RequestError,
+    Sink,
+    Started,
+    Token,
+    WorkerLike,
+)
 from engine.server import create_app, uvicorn_config
 
 Address = tuple[str, int]
@@ -77,6 +88,7 @@ class FakeWorker:
     def __init__(self, script: Script = letters) -> None:
         self.script = script
         self.alive = True
+        self.adapters: dict[str, Adapter] = {}
         self.submitted: list[Request] = []
         self.cancelled: list[str] = []
         self.arrived = threading.Semaphore(0)

@@ -13,7 +13,17 @@ import mlx.core as mx
 from engine.build import Parts, build
 from engine.config import EngineConfig
 from engine.kvview import ArrayView
-from engine.messages import Done, Event, Failed, Request, SamplingParams, Started, Token
+from engine.messages import (
+    Adapter,
+    Done,
+    Event,
+    Failed,
+    Prompted,
+    Request,
+    SamplingParams,
+    Started,
+    Token,
+)
 from engine.model import DecodeRow, Runner, load
 from engine.storage import PagedStorage
 
@@ -42,6 +52,16 @@ class Client:
     def ids(self, choice: int = 0) -> list[int]:
         return [e.id for e in self.events if isinstance(e, Token) and e.choice == choice]
 
+    def said(self, choice: int = 0) -> list[Token]:
+        """Everything about every generated token."""
+        return [e for e in self.events if isinstance(e, Token) and e.choice == choice]
+
+    @property
+    def prompted(self) -> tuple[Token, ...]:
+        """The prompt's logprobs, told once."""
+        (event,) = [e for e in self.events if isinstance(e, Prompted)]
+        return event.tokens
+
     @property
     def text(self) -> str:
         return "".join(getattr(e, "text", "") for e in self.events)
@@ -67,9 +87,16 @@ class Rig:
     def prompt(self, length: int, seed: int = 0) -> list[int]:
         return random.Random(seed).choices(self.plain, k=length)
 
-    def add(self, prompt: list[int], max_tokens: int = 4, salt: str = "", **params: Any) -> Client:
+    def add(
+        self,
+        prompt: list[int],
+        max_tokens: int = 4,
+        salt: str = "",
+        adapter: Adapter | None = None,
+        **params: Any,
+    ) -> Client:
         sampling = SamplingParams(**{"max_tokens": max_tokens, "ignore_eos": True, **params})
-        client = Client(Request(f"r{next(_ids)}", tuple(prompt), sampling, salt))
+        client = Client(Request(f"r{next(_ids)}", tuple(prompt), sampling, salt, adapter=adapter))
         self.scheduler.add(client.request, client.events.append)
         return client
 

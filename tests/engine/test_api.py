@@ -14,9 +14,9 @@ from engine.api import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
-    dump,
     parse,
 )
+from engine.responses import dump
 
 
 def completion(**fields: Any) -> CompletionBody:
@@ -84,8 +84,17 @@ def test_every_sampling_field_arrives() -> None:
         logprobs=3,
         logit_bias={"12": -2.5},
         n=2,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        repetition_penalty=1.25,
+        min_tokens=4,
+        prompt_logprobs=1,
+        best_of=2,
+        user="u",
     )
     params = body.params()
+    assert (params.presence_penalty, params.frequency_penalty) == (0.5, -0.5)
+    assert (params.repetition_penalty, params.min_tokens, params.prompt_logprobs) == (1.25, 4, 1)
     assert (params.max_tokens, params.temperature, params.seed, params.stop) == (5, 1.0, 9, ("x", "y"))
     assert (params.ignore_eos, params.logprobs, params.logit_bias, params.n) == (True, 3, {12: -2.5}, 2)
 
@@ -97,8 +106,10 @@ def test_null_counts_as_absent() -> None:
     assert body == completion()
 
 
-def test_unknown_fields_are_ignored() -> None:
-    assert completion(best_of=3, made_up={"x": 1}) == completion()
+def test_unknown_fields_are_ignored_and_named() -> None:
+    body = completion(top_k=3, made_up={"x": 1}, absent=None)
+    assert body.params() == completion().params()
+    assert (body.ignored_fields, completion().ignored_fields) == (["made_up", "top_k"], [])
 
 
 def test_a_single_stop_string_is_a_list_of_one() -> None:
@@ -127,8 +138,26 @@ BAD_FIELDS = [
     ("logprobs", 21),
     ("logprobs", True),
     ("n", 0),
-    ("n", 9),
-    ("echo", True),
+    ("n", 1025),
+    ("n", 2.0),
+    ("echo", 1),
+    ("best_of", 0),
+    ("presence_penalty", 2.1),
+    ("presence_penalty", math.nan),
+    ("frequency_penalty", -2.1),
+    ("frequency_penalty", math.inf),
+    ("frequency_penalty", "1"),
+    ("repetition_penalty", 0),
+    ("repetition_penalty", -1),
+    ("repetition_penalty", 1e30),
+    ("repetition_penalty", math.nan),
+    ("min_tokens", -1),
+    ("min_tokens", 1.5),
+    ("prompt_logprobs", -1),
+    ("prompt_logprobs", 21),
+    ("prompt_logprobs", True),
+    ("temperature", -math.inf),
+    ("temperature", 10**400),
     ("stream", "yes"),
     ("stream_options", 5),
     ("logit_bias", [1]),
@@ -173,6 +202,62 @@ def test_a_long_wrong_value_is_quoted_in_part() -> None:
     with pytest.raises(ApiError) as caught:
         completion(temperature="x" * 10_000)
     assert len(caught.value.message) < 200
+
+
+@pytest.mark.parametrize(("n", "best_of"), [(1, 1), (3, 3), (3, 1), (3, None)])
+def test_best_of_that_ranks_nothing_is_taken(n: int, best_of: int | None) -> None:
+    assert completion(n=n, best_of=best_of).params().n == n
+
+
+@pytest.mark.parametrize(("n", "best_of"), [(1, 2), (3, 2), (3, 4)])
+def test_best_of_that_would_rank_is_refused(n: int, best_of: int) -> None:
+    with pytest.raises(ApiError, match="not ranked here") as caught:
+        completion(n=n, best_of=best_of).params()
+    assert caught.value.param == "best_of"
+
+
+def test_min_tokens_above_max_tokens_is_refused() -> None:
+    assert completion(min_tokens=5, max_tokens=5).params().min_tokens == 5
+    with pytest.raises(ApiError, match=r"above max_tokens \(5\)") as caught:
+        completion(min_tokens=6, max_tokens=5).params()
+    assert caught.value.param == "min_tokens"
+
+
+@pytest.mark.parametrize(
+    ("fields", "needed"),
+    [
+        ({}, None),
+        ({"echo": True}, None),
+        ({"logprobs": 2}, None),
+        ({"echo": True, "logprobs": 2}, 2),
+        ({"echo": True, "logprobs": 2, "prompt_logprobs": 5}, 5),
+        ({"prompt_logprobs": 0}, 0),
+    ],
+)
+def test_which_requests_need_the_prompts_logprobs(fields: dict[str, Any], needed: int | None) -> None:
+    assert completion(**fields).params().prompt_logprobs == needed
+
+
+def test_stream_options_need_a_stream() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    wants = completion(stream=True, stream_options=options).wants(None)
+    assert (wants.usage, wants.running_usage) == (True, True)
+    with pytest.raises(ApiError, match="needs stream") as caught:
+        completion(stream_options=options).wants(None)
+    assert caught.value.param == "stream_options"
+
+
+def test_the_number_of_biases_is_bounded() -> None:
+    assert len(completion(logit_bias=dict.fromkeys(range(4096), 1)).logit_bias) == 4096
+    with pytest.raises(ApiError, match="names 4097 ids, at most 4096") as caught:
+        completion(logit_bias=dict.fromkeys(range(4097), 1))
+    assert caught.value.param == "logit_bias"
+
+
+def test_only_the_first_of_many_wrong_ids_is_looked_at() -> None:
+    with pytest.raises(ApiError) as caught:
+        parse(DetokenizeBody, json.dumps({"tokens": ["x"] * 100_000}).encode())
+    assert caught.value.param == "tokens.0"
 
 
 # ---- chat

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.messages import Done, Event, Finished, Request, Started, Token
+from engine.messages import Done, Event, Finished, Prompted, Request, Started, Token
 from tests.engine.fakes import (
     Client,
     FakeWorker,
@@ -112,6 +112,59 @@ def test_one_id_for_all_chunks(client: Client) -> None:
     assert len({body["id"] for body in bodies}) == 1
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_running_usage_ends_as_the_whole_replys(client: Client, n: int) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *bodies, tail, _ = chunks(client.complete(stream=True, n=n, stream_options=options))
+    counts = [body["usage"]["completion_tokens"] for body in bodies]
+    assert counts == sorted(counts)
+    assert counts[0] == 1
+    assert bodies[-1]["usage"] == tail["usage"] == client.complete(n=n).json()["usage"]
+
+
+def test_usage_is_null_until_the_end(client: Client) -> None:
+    *bodies, tail, _ = chunks(client.complete(stream=True, stream_options={"include_usage": True}))
+    assert [body["usage"] for body in bodies] == [None] * 4
+    assert tail["usage"]["total_tokens"] == 8
+
+
+def prompted(request: Request) -> Iterator[Event]:
+    yield Started(0)
+    tokens = [Token(0, id, "", None if at == 0 else -1.0 * at) for at, id in enumerate(request.prompt)]
+    yield Prompted(tuple(tokens))
+    for choice in range(request.params.n):
+        yield Token(choice, 97, "a", -0.5)
+        yield Finished(choice, "length")
+    yield Done(len(request.prompt), 0, request.params.n)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_comes_first_in_every_choice(client: Client, worker: FakeWorker, stream: bool) -> None:
+    worker.script = prompted
+    response = client.complete(echo=True, logprobs=0, n=2, prompt=["hey", "you"], stream=stream)
+    bodies = chunks(response)[:-1] if stream else [response.json()]
+    texts: dict[int, str] = {}
+    logprobs: dict[int, list[float | None]] = {}
+    for choice in (choice for body in bodies for choice in body["choices"]):
+        texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
+        known = choice["logprobs"]["token_logprobs"] if choice["logprobs"] else []
+        logprobs[choice["index"]] = logprobs.get(choice["index"], []) + known
+    assert texts == {0: "heya", 1: "heya", 2: "youa", 3: "youa"}
+    assert list(logprobs.values()) == [[None, -1.0, -2.0, -0.5]] * 4
+    assert [request.params.prompt_logprobs for request in worker.submitted] == [0, 0]
+
+
+def test_echo_without_logprobs_asks_nothing_of_the_engine(client: Client, worker: FakeWorker) -> None:
+    assert client.complete(echo=True).json()["choices"][0]["text"] == "helloabc"
+    assert worker.submitted[0].params.prompt_logprobs is None
+
+
+def test_prompt_logprobs_of_a_chat(client: Client, worker: FakeWorker) -> None:
+    worker.script = prompted
+    entries = client.chat(prompt_logprobs=0).json()["choices"][0]["prompt_logprobs"]
+    assert [entry and list(entry) for entry in entries] == [None, ["104"], ["105"], ["62"]]
+
+
 # ---- chat
 
 
@@ -150,7 +203,7 @@ def traced(request: Request) -> Iterator[Event]:
     yield Done(1, 0, 1, {"step": 5})
 
 
-TRACE = {"adopted_blocks": [4], "last": 9, "step": 5}
+TRACE = {"ignored_fields": [], "adopted_blocks": [4], "last": 9, "step": 5}
 
 
 def test_trace_is_at_the_top(client: Client, worker: FakeWorker) -> None:
@@ -173,3 +226,17 @@ def test_traces_of_several_prompts_are_a_list(client: Client, worker: FakeWorker
 def test_no_trace_unless_asked(client: Client, worker: FakeWorker, stream: bool) -> None:
     worker.script = traced
     assert "adopted_blocks" not in client.complete(stream=stream).text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_trace_names_the_fields_that_were_ignored(client: Client, stream: bool) -> None:
+    response = client.complete(trace=True, stream=stream, top_k=4, made_up=None, zeal=[1])
+    body = chunks(response)[-2] if stream else response.json()
+    assert body["trace"]["ignored_fields"] == ["top_k", "zeal"]
+
+
+def test_a_fingerprint_is_in_every_body(client: Client) -> None:
+    *bodies, _ = chunks(client.complete(stream=True, stream_options={"include_usage": True}))
+    prints = {body["system_fingerprint"] for body in [*bodies, client.chat().json()]}
+    assert len(prints) == 1
+    assert prints.pop().startswith("fp_")

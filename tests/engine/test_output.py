@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.output import Output
+from engine.output import Output, pieces
 from engine.tokenizer import ByteTokenizer
 
 CODEC = ByteTokenizer()
@@ -12,12 +12,12 @@ CODEC = ByteTokenizer()
 
 def said(text: str, *stop: str) -> tuple[list[str], Output]:
     output = Output(CODEC, stop)
-    pieces = []
+    texts = []
     for token in text.encode():
         if output.stopped:
             break
-        pieces.append(output.push(token))
-    return pieces, output
+        texts.append(output.push(token))
+    return texts, output
 
 
 def test_without_stop_strings_each_token_is_said_at_once() -> None:
@@ -57,3 +57,22 @@ def test_what_is_held_back_is_said_when_the_choice_ends() -> None:
     pieces, output = said("xEN", "END")
     assert pieces == ["x", "", ""]
     assert output.finish() == "EN"
+
+
+def test_a_stop_string_that_may_not_stop_yet_is_text() -> None:
+    output = Output(CODEC, ("ab",))
+    texts = [
+        output.push(token, may_stop)
+        for token, may_stop in zip(b"abab", (False, False, True, True), strict=True)
+    ]
+    assert ("".join(texts), output.stopped) == ("ab", True)
+
+
+def test_a_stop_string_may_begin_before_it_may_stop() -> None:
+    output = Output(CODEC, ("ab",))
+    assert (output.push(ord("a"), False), output.push(ord("b")), output.stopped) == ("", "", True)
+
+
+def test_pieces_of_a_text_hold_whole_characters_and_add_up() -> None:
+    assert pieces(CODEC, list("a€b".encode())) == ["a", "", "", "€", "b"]
+    assert pieces(CODEC, list("a€".encode())[:-1]) == ["a", "", "\ufffd"]

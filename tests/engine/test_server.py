@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 from contextlib import closing
+from typing import Any
 
 import pytest
 import requests
 
 from engine import server
 from engine.config import EngineConfig
-from engine.messages import Failed, RequestError, Started, Token
+from engine.messages import Adapter, Failed, RequestError, Started, Token
 from tests.engine.fakes import (
     PATIENCE,
     Client,
@@ -133,6 +134,36 @@ def test_a_body_that_never_arrives_is_a_408(client: Client, monkeypatch: pytest.
         assert b" 408 " in connection.recv(4096).split(b"\r\n")[0]
 
 
+def test_a_body_cut_short_reaches_nobody(
+    client: Client, worker: FakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    for leave in (socket.SHUT_WR, socket.SHUT_RDWR):
+        with closing(open_request(client.address, b'{"prompt":', length=500)) as connection:
+            connection.shutdown(leave)
+            assert connection.recv(4096) == b""
+    assert client.complete().status_code == 200
+    assert (len(worker.submitted), caplog.records) == (1, [])
+
+
+@pytest.mark.parametrize("filler", ["x" * 70_000, ["x"] * 30_000])
+def test_a_large_body_is_read_as_a_small_one(client: Client, worker: FakeWorker, filler: object) -> None:
+    assert client.complete(made_up=filler).status_code == 200
+    response = client.complete(temperature=filler)
+    assert (response.status_code, error_of(response)["param"]) == (400, "temperature")
+    assert len(response.text) < 400
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_text_that_no_tokens_could_hold_is_not_encoded(client: Client, over: int) -> None:
+    text = "x" * (4096 * 128 + over)
+    statuses = [
+        client.complete(prompt=text).status_code,
+        client.post("/tokenize", {"prompt": text}).status_code,
+        client.post("/tokenize", {"messages": [{"role": "user", "content": text}]}).status_code,
+    ]
+    assert statuses == [400 if over else 200] * 3
+
+
 # ---- text and ids
 
 
@@ -172,6 +203,31 @@ def test_detokenize_outside_the_vocabulary(client: Client) -> None:
 def test_models(client: Client) -> None:
     (card,) = client.get("/v1/models").json()["data"]
     assert (card["id"], card["owned_by"], card["max_model_len"]) == ("fake", "conformance-engine", 4096)
+
+
+def test_adapters_are_models(client: Client, worker: FakeWorker) -> None:
+    worker.adapters = {"a": Adapter("a"), "b": Adapter("b", 5, 2)}
+    cards = client.get("/v1/models").json()["data"]
+    assert [(card["id"], card["parent"]) for card in cards] == [
+        ("fake", None), ("fake:a", "fake"), ("fake:b", "fake")
+    ]  # fmt: skip
+    for card in cards:
+        assert client.complete(model=card["id"]).json()["model"] == card["id"]
+    assert [request.adapter for request in worker.submitted] == [None, *worker.adapters.values()]
+
+
+@pytest.mark.parametrize("name", ["fake:c", "fake:", "a", "", "fake:a:a"])
+def test_an_adapter_that_is_not_served_is_a_404(client: Client, worker: FakeWorker, name: str) -> None:
+    worker.adapters = {"a": Adapter("a")}
+    response = client.complete(model=name)
+    assert (response.status_code, worker.submitted) == (404, [])
+    assert "'fake', 'fake:a' are" in error_of(response)["message"]
+
+
+def test_fingerprints_tell_settings_apart() -> None:
+    settings: list[dict[str, Any]] = [{}, {"model": "digest"}, {"model_seed": 1}, {"grid": 64}, {"port": 1}]
+    prints = [server.fingerprint(EngineConfig(**given)) for given in settings]
+    assert (len(set(prints)), prints[0]) == (4, prints[-1])
 
 
 def test_version(client: Client) -> None:
@@ -237,7 +293,10 @@ def test_a_call_that_never_ends_is_a_503(
     assert client.post("/v1/cache/reset", {}).status_code == 503
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/test/overwrite"), ("GET", "/v1/test/integrity")])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/v1/test/overwrite"), ("POST", "/v1/test/adapter"), ("GET", "/v1/test/integrity")],
+)
 def test_test_routes_exist_in_test_mode_only(client: Client, method: str, path: str) -> None:
     response = requests.request(method, client.url + path, json={"block": 1}, timeout=PATIENCE)
     assert response.status_code == 404
@@ -252,6 +311,13 @@ def test_overwrite_of_a_block_that_is_not_live(tester: Client, worker: FakeWorke
     worker.answers["overwrite"] = RequestError("block 5 is not live", "block")
     response = tester.post("/v1/test/overwrite", {"block": 5})
     assert (response.status_code, error_of(response)["param"]) == (400, "block")
+
+
+def test_adapter(tester: Client, worker: FakeWorker) -> None:
+    worker.answers["adapter"] = {"name": "a", "seed": 7, "version": 3}
+    answer = tester.post("/v1/test/adapter", {"name": "a", "seed": 7}).json()
+    assert answer == {"name": "a", "seed": 7, "version": 3}
+    assert worker.calls == [("adapter", {"adapter": "a", "seed": 7})]
 
 
 def test_integrity(tester: Client, worker: FakeWorker) -> None:
