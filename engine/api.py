@@ -7,6 +7,7 @@ the worker, replies (engine.replies), or what a cache is: it turns bytes into mo
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -119,7 +120,19 @@ _PART: Json = {
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    """Fields of a body. Others are taken and mean nothing; `ignored` names them."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    def ignored(self, path: str = "") -> Iterator[str]:
+        yield from (path + name for name in self.model_extra or ())
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, _Body):
+                yield from value.ignored(f"{path}{name}.")
+            for at, item in enumerate(value if isinstance(value, list) else ()):
+                if isinstance(item, _Body):
+                    yield from item.ignored(f"{path}{name}.{at}.")
 
 
 class StreamOptions(_Body):
@@ -154,8 +167,6 @@ _PROMPT: Json = {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _ID}
 class GenerationBody(_Body):
     """The fields that both generation routes share. Unknown fields are ignored; a trace names them."""
 
-    model_config = ConfigDict(extra="allow")
-
     model: Annotated[str | None, Field(description="the served model, or MODEL:ADAPTER")] = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -179,6 +190,7 @@ class GenerationBody(_Body):
     logit_bias: Annotated[
         dict[Annotated[int, Field(ge=0)], Annotated[Finite, Field(ge=-100, le=100)]],
         BeforeValidator(_read_bias),
+        Field(json_schema_extra={"propertyNames": {"pattern": "^[0-9]{1,18}$"}}),
     ] = {}
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
@@ -193,8 +205,8 @@ class GenerationBody(_Body):
 
     @property
     def ignored_fields(self) -> list[str]:
-        """Fields of the body that mean nothing here."""
-        return sorted(self.model_extra or {})
+        """Fields of the body that mean nothing here, with the path to each."""
+        return sorted(self.ignored())
 
     def wants(self, logprobs: int | None) -> Wants:
         """What the reply shows; `logprobs` as in `SamplingParams`."""

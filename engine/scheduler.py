@@ -183,9 +183,9 @@ class Scheduler:
         return self.runner if adapter is None else self.adapted(adapter)
 
     def _first_token(self, seq: Sequence, logits: mx.array) -> None:
-        if not seq.adopts:
-            first = Token(0, seq.request.prompt[0], "")
-            self.live[seq.request.id].sink(Prompted((first, *seq.scored)))
+        live = self.live[seq.request.id]
+        if not seq.adopts and not live.generated:
+            live.sink(Prompted((Token(0, seq.request.prompt[0], ""), *seq.scored)))
         forks = [self.storage.fork(seq, choice + 1) for choice in range(seq.forks)]
         self.running.extend(forks)
         for branch in [seq, *forks]:

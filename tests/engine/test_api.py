@@ -260,6 +260,12 @@ def test_only_the_first_of_many_wrong_ids_is_looked_at() -> None:
     assert caught.value.param == "tokens.0"
 
 
+def test_unknown_fields_within_fields_are_named_by_their_path() -> None:
+    messages = [{"role": "user", "content": "x"}, {"role": "user", "content": "x", "name": "y"}]
+    body = chat(messages=messages, stream=True, stream_options={"why": 1}, echo=True)
+    assert body.ignored_fields == ["echo", "messages.1.name", "stream_options.why"]
+
+
 # ---- chat
 
 

@@ -29,7 +29,7 @@ TAKING_BODIES = [path for path, operation in OPERATIONS.items() if operation.bod
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Client]:
-    with engine(blocks=16) as client:
+    with engine(blocks=32) as client:
         yield client
 
 
