@@ -53,7 +53,7 @@ class Sampler:
         """
         params, generated = seq.request.params, seq.generated
         logits = _repetition(logits, seq.tokens, params.repetition_penalty)
-        logits = _presence(logits, Counter(generated), params)
+        logits = _presence(logits, generated, params)
         logits = _biased(logits, params.logit_bias)
         early = len(generated) < params.min_tokens and not params.ignore_eos
         return _replaced(logits, self._eos_ids, _SUPPRESSED) if early else logits
@@ -79,12 +79,12 @@ def _repetition(logits: mx.array, tokens: Collection[int], penalty: float) -> mx
     return mx.put_along_axis(logits, ids, mx.where(seen > 0, seen / penalty, seen * penalty), axis=0)
 
 
-def _presence(logits: mx.array, counts: Mapping[int, int], params: SamplingParams) -> mx.array:
+def _presence(logits: mx.array, generated: list[int], params: SamplingParams) -> mx.array:
     """Each generated token costs `presence_penalty` once and `frequency_penalty` every time it came."""
-    if not counts or not (params.presence_penalty or params.frequency_penalty):
+    once, each = params.presence_penalty, params.frequency_penalty
+    if not once and not each:
         return logits
-    costs = {id: -params.presence_penalty - params.frequency_penalty * n for id, n in counts.items()}
-    return _biased(logits, costs)
+    return _biased(logits, {id: -once - each * count for id, count in Counter(generated).items()})
 
 
 def _biased(logits: mx.array, bias: Mapping[int, float]) -> mx.array:

@@ -158,19 +158,26 @@ class Routes:
 
     async def completions(self, request: HttpRequest) -> Response:
         body = await read(CompletionBody, request)
-        params = body.params()
+        params = self._params(body)
         prompts = [await self._encode(prompt) for prompt in body.prompt]
         return await self._generate(CompletionReply, body, params, prompts)
 
     async def chat(self, request: HttpRequest) -> Response:
         body = await read(ChatBody, request)
-        params = body.params()
+        params = self._params(body)
         return await self._generate(ChatReply, body, params, [await self._render(body.messages)])
+
+    def _params(self, body: CompletionBody | ChatBody) -> SamplingParams:
+        """What is asked for. Whatever is wrong with it comes out before a long prompt is encoded."""
+        params = body.params()
+        body.wants(params.logprobs)
+        self._check_bias(params)
+        self._adapter(body.model)
+        return params
 
     async def _generate(
         self, kind: type[Reply], body: GenerationBody, params: SamplingParams, prompts: list[Ids]
     ) -> Response:
-        self._check_bias(params)
         adapter = self._adapter(body.model)
         wants = body.wants(params.logprobs)
         reply = kind(
