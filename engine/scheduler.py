@@ -133,7 +133,7 @@ class Scheduler:
         live.cached = seq.cached
         seq.trace["step_admitted"] = self.counts["steps"]
         if not seq.adopts:
-            seq.trace["miss"] = "prompt_logprobs"
+            seq.trace["missed"] = "prompt_logprobs"
         live.trace = seq.trace
         self.counts["hits_tokens_total"] += seq.cached
         live.sink(Started(seq.cached, seq.trace if seq.request.trace else None))

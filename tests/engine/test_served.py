@@ -57,7 +57,7 @@ def test_echo_with_logprobs_is_computed_on_a_hit(client: Client) -> None:
     cold = ask(client, echo=True, logprobs=2, trace=True)
     warm = ask(client, echo=True, logprobs=2, trace=True)
     assert cached(ask(client)) == 32
-    assert (cached(warm), warm["trace"]["miss"]) == (0, "prompt_logprobs")
+    assert (cached(warm), warm["trace"]["missed"]) == (0, "prompt_logprobs")
     assert warm["choices"] == cold["choices"]
     values = cold["choices"][0]["logprobs"]["token_logprobs"]
     assert (len(values), values[0], None in values[1:]) == (46, None, False)

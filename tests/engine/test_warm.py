@@ -122,7 +122,7 @@ def test_a_trace_says_why_prompt_logprobs_adopt_nothing() -> None:
     client = made.add(made.prompt(18, seed=4), prompt_logprobs=0)
     live = made.scheduler.live[client.request.id]
     made.drain()
-    assert live.trace["miss"] == "prompt_logprobs"
+    assert live.trace["missed"] == "prompt_logprobs"
 
 
 def test_prompt_logprobs_wait_for_nobody_and_store_for_others() -> None:
