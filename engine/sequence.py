@@ -40,6 +40,8 @@ class Sequence:
     """Tokens reported as cached (a multiple of G, count/1)."""
     published: int = 0
     epoch: int = 0
+    branches: list[Sequence] = field(default_factory=list)
+    """Further choices, which branch off after the prompt and hold nothing before it."""
     holding: Any = None
     """What a dense storage moved here; None in a paged one."""
     trace: dict[str, Any] = field(default_factory=dict)
@@ -67,6 +69,12 @@ class Sequence:
         return ("salt", self.request.salt)
 
     @property
-    def forks(self) -> int:
-        """Further choices that will branch off after the prompt."""
-        return self.request.params.n - 1 if self.choice == 0 and self.phase is not Phase.DECODE else 0
+    def width(self) -> int:
+        """Rows this sequence takes in a batch, now or after its prompt."""
+        return 1 + len(self.branches)
+
+    def restart(self) -> None:
+        """Nothing is computed any more; what was generated stays and is computed again (evict/7)."""
+        self.phase = Phase.WAITING
+        self.computed = self.adopted = self.published = 0
+        self.trace = {}

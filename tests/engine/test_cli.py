@@ -67,7 +67,7 @@ def test_every_option_reaches_the_config() -> None:
         *("--host", "127.0.0.2", "--port", "0", "--model", "digest", "--model-seed", "5"),
         *("--storage", "dense", "--block-size", "16", "--blocks", "99", "--grid", "64", "--chunk", "128"),
         *("--max-batch", "4", "--max-queue", "7", "--no-sharing", "--fault", "f", "--test-mode"),
-        *("--blas", "auto"),
+        *("--blas", "auto", "--reserve", "prompt", "--drain", "3"),
     )
     assert given == EngineConfig(
         host="127.0.0.2",
@@ -85,6 +85,8 @@ def test_every_option_reaches_the_config() -> None:
         fault="f",
         test_mode=True,
         blas="auto",
+        reserve="prompt",
+        drain=3,
     )
 
 
