@@ -23,8 +23,9 @@ class Phase(Enum):
 class Sequence:
     """`tokens` is the prompt and what was generated; rows [0, computed) of them are written.
 
-    `keys` chains the full blocks of `tokens`, `published` counts those given to the index under `epoch`
-    (a reset starts a new one: work begun before it publishes nothing, reset/4).
+    `root` stands for the identity, `keys` chains the full blocks of `tokens` from there; `published` counts
+    those given to the index under `epoch` (a reset starts a new one: work begun before it publishes nothing,
+    reset/4).
     """
 
     request: Request
@@ -32,6 +33,7 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     phase: Phase = Phase.WAITING
     table: list[int] = field(default_factory=list)
+    root: bytes = b""
     keys: list[bytes] = field(default_factory=list)
     computed: int = 0
     adopted: int = 0

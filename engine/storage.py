@@ -121,14 +121,15 @@ class PagedStorage:
     # -- arriving ---------------------------------------------------------------------------------------
 
     def prepare(self, seq: Sequence) -> None:
-        seq.keys = self.index.chain(self.index.root(seq.identity), seq.tokens)
+        seq.root = self.index.root(seq.identity)
+        seq.keys = self.index.chain(seq.root, seq.tokens)
 
     def matched(self, seq: Sequence) -> list[Entry]:
         """Stored blocks this prompt may adopt; the last prompt token is always computed."""
         if not self.share:
             return []
         limit = (seq.prompt_tokens - 1) // self.size
-        return self.index.match(seq.keys[:limit], seq.tokens)
+        return self.index.match(seq.root, seq.keys[:limit], seq.tokens)
 
     def blocked_by(self, seq: Sequence, running: list[Sequence]) -> bool:
         if not self.share:
@@ -202,7 +203,7 @@ class PagedStorage:
 
     def fork(self, seq: Sequence, twin: Sequence) -> None:
         self.pool.retain(seq.table)
-        twin.table = list(seq.table)
+        twin.root, twin.table = seq.root, list(seq.table)
         twin.keys = seq.keys[: seq.prompt_tokens // self.size]
         twin.computed, twin.published, twin.epoch = seq.computed, seq.published, seq.epoch
         self._promises[seq.request.id].holders += 1
@@ -310,8 +311,8 @@ class PagedStorage:
     def _publish_block(self, seq: Sequence, at: int) -> bool:
         tokens = seq.tokens[at * self.size : (at + 1) * self.size]
         key = self._key(seq, at, tokens)
-        parent = self.index.entry(seq.table[at - 1]) if at else None
-        if at and parent is None:
+        parent = self.index.entry(seq.table[at - 1]) if at else seq.root
+        if parent is None:
             return False
         entry = self.index.publish(key, parent, tokens, seq.table[at])
         if entry is None:
@@ -331,6 +332,6 @@ class PagedStorage:
 
     def _key(self, seq: Sequence, at: int, tokens: list[int]) -> Key:
         if at == len(seq.keys):
-            parent = seq.keys[-1] if seq.keys else self.index.root(seq.identity)
+            parent = seq.keys[-1] if seq.keys else seq.root
             seq.keys.append(self.index.next_key(parent, tokens))
         return seq.keys[at]

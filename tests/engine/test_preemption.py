@@ -159,7 +159,7 @@ def test_a_follower_takes_over_from_a_preempted_leader_that_leaves() -> None:
     old = rig.add(rig.prompt(7, seed=1), max_tokens=25)
     rig.steps(2)
     shared = rig.prompt(30, seed=2)
-    leader, follower = (rig.add(shared[:25] + [shared[-i]], max_tokens=1) for i in (1, 2))
+    leader, follower = (rig.add([*shared[:25], shared[-i]], max_tokens=1) for i in (1, 2))
     until_preempted(rig)
     assert [seq.request.id for seq in rig.scheduler.waiting] == [leader.request.id, follower.request.id]
     assert (leader.ids(), leader.cached, follower.cached) == ([], 0, None)
