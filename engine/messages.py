@@ -141,4 +141,5 @@ class WorkerLike(Protocol):
         """The last consistent snapshot, plain values."""
 
     def call(self, name: str, **kwargs: Any) -> Future[Any]:
-        """Run "reset", "mark", "overwrite"(block) or "integrity" on the engine thread between steps."""
+        """Run "reset", "mark", "overwrite"(block) or "integrity" on the engine thread between steps; in test
+        mode also "hold"(phase, after) and "fail"(method, after_steps)."""

@@ -1,7 +1,7 @@
 """Ten thousand seeded schedules of all that can happen to a request, and five hundred that Hypothesis seeks.
 
-After every step pool, index, tables and accounts agree; in the end every reply equals the oracle's and nothing
-is held. What fails is printed as the least schedule that still fails. The controls: broken parts are caught.
+After every step pool, index, tables and accounts agree; in the end every reply equals the oracle's and
+nothing is held. What fails is printed as the least schedule that still fails. Broken parts are caught.
 """
 
 from __future__ import annotations

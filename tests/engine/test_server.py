@@ -237,7 +237,15 @@ def test_a_call_that_never_ends_is_a_503(
     assert client.post("/v1/cache/reset", {}).status_code == 503
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/test/overwrite"), ("GET", "/v1/test/integrity")])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/test/overwrite"),
+        ("GET", "/v1/test/integrity"),
+        ("POST", "/v1/test/hold"),
+        ("POST", "/v1/test/fail"),
+    ],
+)
 def test_test_routes_exist_in_test_mode_only(client: Client, method: str, path: str) -> None:
     response = requests.request(method, client.url + path, json={"block": 1}, timeout=PATIENCE)
     assert response.status_code == 404
@@ -260,6 +268,39 @@ def test_integrity(tester: Client, worker: FakeWorker) -> None:
     assert body == {"ok": False, "problems": ["free list has 3 twice"]}
 
 
+@pytest.mark.parametrize(
+    ("body", "call"),
+    [
+        ({"phase": "decode", "after": 2}, {"phase": "decode", "after": 2}),
+        ({"phase": None}, {"phase": None, "after": 0}),
+    ],
+)
+def test_hold(tester: Client, worker: FakeWorker, body: object, call: object) -> None:
+    assert tester.post("/v1/test/hold", body).status_code == 200
+    assert worker.calls == [("hold", call)]
+
+
+def test_fail(tester: Client, worker: FakeWorker) -> None:
+    assert tester.post("/v1/test/fail", {"method": "decode", "after_steps": 3}).status_code == 200
+    assert worker.calls == [("fail", {"method": "decode", "after_steps": 3})]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [("hold", {"phase": "sleep"}, "phase"), ("fail", {}, "method"), ("fail", {"method": "x"}, "method")],
+)
+def test_a_wrong_test_command_names_the_field(tester: Client, path: str, body: object, param: str) -> None:
+    response = tester.post(f"/v1/test/{path}", body)
+    assert (response.status_code, error_of(response)["param"]) == (400, param)
+
+
+def test_health_while_the_server_drains(client: Client, worker: FakeWorker) -> None:
+    worker.snapshot["draining"] = True
+    response = client.get("/health")
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
+    assert error_of(response)["message"] == "the server is draining"
+
+
 # ---- the process
 
 
@@ -272,6 +313,8 @@ def test_the_server_says_where_it_listens_and_stops_the_engine(
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     stopped: list[bool] = []
-    server.run(server.create_app(FakeWorker(), EngineConfig()), listener, lambda: stopped.append(True))
+    worker = FakeWorker()
+    monkeypatch.setattr(worker, "stop", lambda: stopped.append(worker.drained))
+    server.run(server.create_app(worker, EngineConfig()), listener, worker)
     assert capsys.readouterr().out == f"listening on http://127.0.0.1:{port}\n"
     assert stopped == [True]
