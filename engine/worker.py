@@ -60,7 +60,7 @@ class Worker:
     def drained(self) -> bool:
         """Whether the door is closed and nobody is left inside."""
         seen = self._snapshot
-        return not self.alive or bool(seen["draining"]) and not (seen["running"] or seen["waiting"])
+        return not self.alive or (seen["draining"] and not seen["running"] + seen["waiting"])
 
     @property
     def alive(self) -> bool:

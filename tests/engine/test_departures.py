@@ -1,4 +1,4 @@
-"""Clients of a real engine that leave in each phase, or stop reading (life/1, life/4, life/5), over real sockets."""
+"""Clients of a real engine that leave in each phase or stop reading, over real sockets (life/1, 3, 4, 5)."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _read_to_end(connection: socket.socket) -> bytes:
 
 
 def test_a_client_that_stops_reading_delays_nobody(engine: Engine) -> None:
-    """Its reply is far larger than its window; the engine ends it, others come and go, and then it reads on."""
+    """Its reply is far larger than its window; the engine ends it, others come and go, then it reads on."""
     before = engine.worker.stats()
     with closing(socket.socket()) as stalled:
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
