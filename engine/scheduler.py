@@ -144,15 +144,12 @@ class Scheduler:
 
     # -- room -------------------------------------------------------------------------------------------
 
-    def _room(self, seq: Sequence, length: int) -> bool:
-        """Rows up to `length`, at the cost of the youngest requests; False when that is this one."""
-        while seq in self.running:
-            room = self._guarded([seq], lambda: self.storage.extend(seq, length))
-            if room:
-                return True
-            if room is False:
-                self._preempt(self.running[-1].request.id)
-        return False
+    def _room(self, seq: Sequence, length: int) -> None:
+        """Make rows up to `length` writable, at the cost of the youngest requests, of this one at last."""
+        while self._guarded([seq], lambda: self.storage.extend(seq, length)) is False:
+            self._preempt(self.running[-1].request.id)
+            if seq.phase is Phase.WAITING:
+                return
 
     def _preempt(self, request_id: str) -> None:
         """Back to the head of the queue with all its choices, holding nothing."""
@@ -174,8 +171,7 @@ class Scheduler:
         for seq in [seq for seq in self.running if seq.phase is Phase.PREFILL]:
             if budget <= 0:
                 return
-            if seq.phase is Phase.PREFILL:
-                budget -= self._prefill(seq, budget)
+            budget -= self._prefill(seq, budget)
 
     def _prefill(self, seq: Sequence, budget: int) -> int:
         """Compute up to `budget` rows of the prompt, whole tiles of the grid; the rows it cost."""
@@ -191,9 +187,8 @@ class Scheduler:
                 self._branch(seq, logits)
         return stop - line
 
-    def _compute(self, seq: Sequence, start: int, stop: int) -> mx.array | None:
-        if not self._room(seq, stop):
-            return None
+    def _compute(self, seq: Sequence, start: int, stop: int) -> mx.array:
+        self.storage.extend(seq, stop)  # finds room: a prompt's blocks are promised at admission
         return self.runner.prefill(self.storage.view(seq), seq.tokens, start, stop)
 
     def _branch(self, seq: Sequence, logits: mx.array) -> None:
@@ -212,7 +207,8 @@ class Scheduler:
     def _decode(self, candidates: list[Sequence]) -> None:
         """One token of each that still decodes and finds room for it."""
         for seq in candidates:
-            self._room(seq, seq.computed + 1)
+            if seq.phase is Phase.DECODE:
+                self._room(seq, seq.computed + 1)
         batch = [seq for seq in candidates if seq.phase is Phase.DECODE]
         logits = self._guarded(batch, lambda: self._advance(batch)) if batch else None
         for seq, row in zip(batch, logits or [], strict=False):
