@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import socket
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -318,3 +321,54 @@ def test_the_server_says_where_it_listens_and_stops_the_engine(
     server.run(server.create_app(worker, EngineConfig()), listener, worker)
     assert capsys.readouterr().out == f"listening on http://127.0.0.1:{port}\n"
     assert stopped == [True]
+
+
+class Crowd:
+    """A worker that is empty after `looks` looks; `on_look` happens at each."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks, self.seen = looks, 0
+        self.on_look: Callable[[], None] = lambda: None
+
+    def drain(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    @property
+    def drained(self) -> bool:
+        self.seen += 1
+        self.on_look()
+        return self.seen > self.looks
+
+
+@pytest.fixture
+def leaving(monkeypatch: pytest.MonkeyPatch) -> Callable[[Crowd, float], server.EngineServer]:
+    """A server that has got its first signal."""
+
+    def told(crowd: Crowd, drain: float) -> server.EngineServer:
+        config = server.uvicorn_config(server.create_app(FakeWorker(), EngineConfig()))
+        engine = server.EngineServer(config, crowd, drain)
+        engine.handle_exit(signal.SIGTERM, None)
+        return engine
+
+    monkeypatch.setattr(server, "DRAIN_CHECK_SECONDS", 0)
+    return told
+
+
+Leaving = Callable[[Crowd, float], server.EngineServer]
+
+
+@pytest.mark.parametrize(("drain", "seen"), [(PATIENCE, 4), (0, 0)])
+def test_draining_waits_until_nobody_is_left_or_no_time(leaving: Leaving, drain: float, seen: int) -> None:
+    crowd = Crowd(3)
+    asyncio.run(leaving(crowd, drain)._drain())
+    assert crowd.seen == seen
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_wait(leaving: Leaving, second: signal.Signals) -> None:
+    crowd = Crowd(1_000_000)
+    engine = leaving(crowd, PATIENCE)
+    crowd.on_look = lambda: engine.handle_exit(second, None)
+    asyncio.run(engine._drain())
+    assert crowd.seen == 1
