@@ -334,6 +334,20 @@ class AdapterBody(_Body):
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
 
 
+class HoldBody(_Body):
+    """POST /v1/test/hold: requests stand in a phase after so many tokens of it; no phase lets all go."""
+
+    phase: Literal["queued", "prefill", "decode"] | None = None
+    after: Annotated[int, Field(ge=0)] = 0
+
+
+class FailBody(_Body):
+    """POST /v1/test/fail: one forward of this kind raises, after so many that succeed."""
+
+    method: Literal["prefill", "decode"]
+    after_steps: Annotated[int, Field(ge=0)] = 0
+
+
 B = TypeVar("B", bound=_Body)
 
 

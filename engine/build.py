@@ -68,4 +68,7 @@ def _storage(config: EngineConfig, parts: Parts, runner: Runner, reusable: bool)
             runner.shape, budget, granule=granule, share=config.share, publish_generated=reusable
         )
     store = BlockStore(runner.shape, config.block_size)
-    return parts.paged(store, config.blocks, granule=granule, share=config.share, publish_generated=reusable)
+    return parts.paged(
+        store, config.blocks, granule=granule, share=config.share, publish_generated=reusable,
+        reserve=config.reserve,
+    )  # fmt: skip

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import engine
 from engine import blas
-from engine.config import STORAGES, ConfigError, EngineConfig
+from engine.config import RESERVES, STORAGES, ConfigError, EngineConfig
 
 if TYPE_CHECKING:
     from engine.build import Parts
@@ -112,6 +112,13 @@ def _add_serve(commands: Any) -> None:
     _add_count(cache, "--block-size", "tokens of one block: the unit of memory and of sharing")
     _add_count(cache, "--blocks", "the pool's budget in blocks")
     cache.add_argument(
+        "--reserve",
+        choices=RESERVES,
+        default=EngineConfig.reserve,
+        help="what admission promises: all a request may ever write, or its prompt and a block, so that more"
+        " run at once and the youngest is preempted when blocks run out (default: %(default)s)",
+    )
+    cache.add_argument(
         "--no-sharing", dest="share", action="store_false", help="never adopt: every prompt is computed cold"
     )
     compute = serve.add_argument_group("compute")
@@ -140,6 +147,7 @@ def _add_serve(commands: Any) -> None:
 def _add_network(group: Any) -> None:
     group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     _add_count(group, "--port", "port to listen on, 0 for a free one")
+    _add_count(group, "--drain", "seconds that SIGTERM leaves to running requests; a second one ends them")
     group.add_argument("--verbose", action="store_true", help="log every HTTP request")
 
 
@@ -204,14 +212,14 @@ def bind(config: EngineConfig) -> socket.socket:
 
 
 def _serve_on(listener: socket.socket, config: EngineConfig, verbose: bool) -> int:
-    from engine.worker import Worker  # brings in MLX, so only now
+    from engine.testmode import worker_for  # brings in MLX, so only now
 
-    worker = Worker(config, _parts(config.fault))
+    worker = worker_for(config, _parts(config.fault))
     _start(worker)
     try:
         from engine.server import create_app, run
 
-        run(create_app(worker, config), listener, worker.stop, verbose=verbose)
+        run(create_app(worker, config), listener, worker, drain=config.drain, verbose=verbose)
     finally:
         worker.stop()
     return 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STORAGES = ("paged", "dense")
+RESERVES = ("full", "prompt")
 
 
 class ConfigError(ValueError):
@@ -25,8 +26,10 @@ class EngineConfig:
     """Settings of one engine process; raises ConfigError on construction when a value makes no sense.
 
     block_size, grid, chunk: tokens. blocks: the pool's budget in blocks, each spanning all layers. share
-    False never adopts (the no-sharing arm). fault names a mutation of `engine.faults`. blas: "builtin",
-    "auto" or the path of a library. port 0 means any free one.
+    False never adopts (the no-sharing arm). reserve: what a paged store promises at admission, "full" (all
+    the request may ever write) or "prompt" (what it has and one block a choice; more may cost a preemption).
+    drain: seconds that a first signal leaves to what runs. fault names a mutation of `engine.faults`. blas:
+    "builtin", "auto" or the path of a library. port 0 means any free one.
     """
 
     model: str = "tiny"
@@ -38,6 +41,8 @@ class EngineConfig:
     chunk: int = 256
     max_batch: int = 8
     max_queue: int = 1024
+    reserve: str = "full"
+    drain: int = 10
     host: str = "127.0.0.1"
     port: int = 8000
     fault: str | None = None
@@ -55,6 +60,8 @@ class EngineConfig:
                 raise ConfigError(field, "must not be empty")
         if self.storage not in STORAGES:
             raise ConfigError("storage", f"{self.storage!r} is not one of {', '.join(STORAGES)}")
+        if self.reserve not in RESERVES:
+            raise ConfigError("reserve", f"{self.reserve!r} is not one of {', '.join(RESERVES)}")
         if self.block_size % self.grid and self.grid % self.block_size:
             problem = f"{self.grid} and the block size ({self.block_size} tokens): one must divide the other"
             raise ConfigError("grid", problem)
@@ -70,6 +77,7 @@ _BOUNDS = {
     "chunk": (1, 2**20),
     "max_batch": (1, 1024),
     "max_queue": (1, 2**20),
+    "drain": (0, 3600),
     "port": (0, 65535),
 }
 

@@ -38,7 +38,7 @@ class DenseStorage:
         self.epoch = 0
         self.entries: list[Whole] = []
         self.held: dict[Sequence, int] = {}
-        self.counts = {"lookups": 0, "hits": 0, "inserts": 0, "evictions_lru": 0}
+        self.counts = {"inserts": 0, "evictions_lru": 0}
 
     def prepare(self, seq: Sequence) -> None:
         """Nothing to prepare: a lookup compares tokens."""
@@ -55,22 +55,22 @@ class DenseStorage:
         entry, length = self._best(seq)
         self._take(seq, entry, length)
         self._evict_to_budget()
-        self.counts["lookups"] += 1
-        self.counts["hits"] += bool(seq.cached)
         return True
 
-    def view(self, seq: Sequence, length: int) -> KVView:
+    def extend(self, seq: Sequence, length: int) -> bool:
+        """Always: a whole sequence's rows were reserved at admission."""
+        return True
+
+    def view(self, seq: Sequence) -> KVView:
         rows: ArrayView = seq.holding
         return rows
 
     def publish(self, seq: Sequence) -> None:
         """Nothing is visible before it is given back whole."""
 
-    def fork(self, seq: Sequence, choice: int) -> Sequence:
-        twin = Sequence(seq.request, choice, list(seq.tokens), seq.phase)
+    def fork(self, seq: Sequence, twin: Sequence) -> None:
         twin.computed, twin.epoch, twin.holding = seq.computed, seq.epoch, seq.holding.copy()
         self.held[twin] = 0
-        return twin
 
     def release(self, seq: Sequence) -> None:
         self.held.pop(seq, None)

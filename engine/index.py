@@ -4,7 +4,7 @@ Knows keys, tokens and block ids. Does not know reference counts (`pool.py`) or 
 
 A key chains identity, every earlier block and this block's tokens, so the same tokens under another
 parent or another salt are another key (key/1, key/3). A hash is only a hint: an entry matches when its
-parent entry and its token ids are the asked ones too (key/4).
+parent, down to the identity that its chain begins with, and its token ids are the asked ones too (key/4).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Key = bytes
 
 @dataclass(eq=False)
 class Entry:
-    """One published block."""
+    """One published block; the parent of a chain's first block is its root."""
 
     key: Key
-    parent: Entry | None
+    parent: Entry | Key
     tokens: tuple[int, ...]
     block: int
 
@@ -40,12 +40,13 @@ class PrefixIndex:
         return len(self._entries)
 
     def root(self, identity: Sequence[str]) -> Key:
-        """The key before the first block; each part is tagged with its length, so parts cannot blend."""
+        """The key before the first block, never shortened; each part is tagged with its length, so that parts
+        cannot blend."""
         tagged = "".join(f"{len(part)}:{part};" for part in identity)
-        return self._digest(b"root", tagged.encode())
+        return _digest(b"root", tagged.encode())
 
     def next_key(self, parent: Key, tokens: Sequence[int]) -> Key:
-        return self._digest(parent, array("q", tokens).tobytes())
+        return _digest(parent, array("q", tokens).tobytes())[: self._hash_bytes]
 
     def chain(self, root: Key, tokens: Sequence[int]) -> list[Key]:
         """Keys of every full block of `tokens`."""
@@ -54,17 +55,17 @@ class PrefixIndex:
             keys.append(self.next_key(keys[-1] if keys else root, block))
         return keys
 
-    def match(self, keys: Sequence[Key], tokens: Sequence[int]) -> list[Entry]:
+    def match(self, root: Key, keys: Sequence[Key], tokens: Sequence[int]) -> list[Entry]:
         """The longest published chain for these tokens, in order; changes nothing."""
         found: list[Entry] = []
         for key, block in zip(keys, self._blocks(tokens), strict=False):
             entry = self._entries.get(key)
-            if entry is None or not self._is(entry, found[-1] if found else None, block):
+            if entry is None or not self._is(entry, found[-1] if found else root, block):
                 break
             found.append(entry)
         return found
 
-    def publish(self, key: Key, parent: Entry | None, tokens: Sequence[int], block: int) -> Entry | None:
+    def publish(self, key: Key, parent: Entry | Key, tokens: Sequence[int], block: int) -> Entry | None:
         """Name `block`, or return the entry that already holds the same content.
 
         None when another content owns the key (a collision): the block stays private.
@@ -104,16 +105,18 @@ class PrefixIndex:
         if len(self._entries) != len(self._by_block):
             found.append("entries and blocks do not pair up")
         for entry in self._entries.values():
-            if entry.parent is not None and self._entries.get(entry.parent.key) is not entry.parent:
+            parent = entry.parent
+            if isinstance(parent, Entry) and self._entries.get(parent.key) is not parent:
                 found.append(f"block {entry.block} hangs below a parent that is gone")
         return found
 
-    def _is(self, entry: Entry, parent: Entry | None, tokens: Sequence[int]) -> bool:
-        return entry.parent is parent and entry.tokens == tuple(tokens)
+    def _is(self, entry: Entry, parent: Entry | Key, tokens: Sequence[int]) -> bool:
+        return entry.parent == parent and entry.tokens == tuple(tokens)
 
     def _blocks(self, tokens: Sequence[int]) -> Iterator[Sequence[int]]:
         size = self.block_size
         return (tokens[at : at + size] for at in range(0, len(tokens) - size + 1, size))
 
-    def _digest(self, parent: bytes, data: bytes) -> Key:
-        return hashlib.blake2b(parent + data, digest_size=16).digest()[: self._hash_bytes]
+
+def _digest(parent: bytes, data: bytes) -> Key:
+    return hashlib.blake2b(parent + data, digest_size=16).digest()

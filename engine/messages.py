@@ -171,4 +171,5 @@ class WorkerLike(Protocol):
         """The last consistent snapshot, plain values."""
 
     def call(self, name: str, **kwargs: Any) -> Future[Any]:
-        """Run "reset", "mark", "overwrite"(block), "adapter"(adapter, seed) or "integrity" between steps."""
+        """Run "reset", "mark", "overwrite"(block), "adapter"(adapter, seed) or "integrity" between steps; in
+        test mode also "hold"(phase, after) and "fail"(method, after_steps)."""

@@ -156,6 +156,8 @@ OPERATIONS = {
     "/v1/test/adapter": Operation(
         "Other weights for an adapter", Facts, api.AdapterBody, statuses=(*_BODY, *_CALL)
     ),
+    "/v1/test/hold": Operation("Hold requests in a phase", Facts, api.HoldBody, statuses=(*_BODY, *_CALL)),
+    "/v1/test/fail": Operation("Let a forward fail", Facts, api.FailBody, statuses=(*_BODY, *_CALL)),
     "/v1/test/integrity": Operation("What is inconsistent", Facts, statuses=_CALL),
 }
 _MEANINGS = {

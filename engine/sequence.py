@@ -23,8 +23,9 @@ class Phase(Enum):
 class Sequence:
     """`tokens` is the prompt and what was generated; rows [0, computed) of them are written.
 
-    `keys` chains the full blocks of `tokens`, `published` counts those given to the index under `epoch`
-    (a reset starts a new one: work begun before it publishes nothing, reset/4).
+    `root` stands for the identity, `keys` chains the full blocks of `tokens` from there; `published` counts
+    those given to the index under `epoch` (a reset starts a new one: work begun before it publishes nothing,
+    reset/4).
     """
 
     request: Request
@@ -32,6 +33,7 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     phase: Phase = Phase.WAITING
     table: list[int] = field(default_factory=list)
+    root: bytes = b""
     keys: list[bytes] = field(default_factory=list)
     computed: int = 0
     adopted: int = 0
@@ -40,6 +42,8 @@ class Sequence:
     """Tokens reported as cached (a multiple of G, count/1)."""
     published: int = 0
     epoch: int = 0
+    branches: list[Sequence] = field(default_factory=list)
+    """Further choices, which branch off after the prompt and hold nothing before it."""
     holding: Any = None
     """What a dense storage moved here; None in a paged one."""
     scored: list[Token] = field(default_factory=list)
@@ -76,6 +80,12 @@ class Sequence:
         return self.request.params.prompt_logprobs is None
 
     @property
-    def forks(self) -> int:
-        """Further choices that will branch off after the prompt."""
-        return self.request.params.n - 1 if self.choice == 0 and self.phase is not Phase.DECODE else 0
+    def width(self) -> int:
+        """Rows this sequence takes in a batch, now or after its prompt."""
+        return 1 + len(self.branches)
+
+    def restart(self) -> None:
+        """Nothing is computed any more; what was generated stays and is computed again (evict/7)."""
+        self.phase = Phase.WAITING
+        self.computed = self.adopted = self.published = 0
+        self.trace = {}

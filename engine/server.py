@@ -13,7 +13,8 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI
@@ -31,7 +32,9 @@ from engine.api import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
+    FailBody,
     GenerationBody,
+    HoldBody,
     Ids,
     Json,
     Message,
@@ -56,6 +59,7 @@ LONGEST_TOKEN = 128
 BODY_SECONDS = 60.0
 CALL_SECONDS = 30.0
 GRACE_SECONDS = 2
+DRAIN_CHECK_SECONDS = 0.05
 KEEP_ALIVE_SECONDS = 120
 
 
@@ -151,6 +155,8 @@ class Routes:
             ("POST", "/v1/test/overwrite", self.overwrite),
             ("POST", "/v1/test/adapter", self.adapter),
             ("GET", "/v1/test/integrity", self.integrity),
+            ("POST", "/v1/test/hold", self.hold),
+            ("POST", "/v1/test/fail", self.fail),
         ]
         return routes + (test if test_mode else [])
 
@@ -271,9 +277,11 @@ class Routes:
         return json_response(self._document)
 
     async def health(self) -> Response:
-        if self._worker.alive:
-            return json_response({"status": "ok"})
-        return error_response(ApiError(503, "the engine has stopped", type="server_error"))
+        if not self._worker.alive:
+            return error_response(ApiError(503, "the engine has stopped", type="server_error"))
+        if self._worker.stats().get("draining"):
+            return error_response(ApiError(503, "the server is draining", type="server_error"))
+        return json_response({"status": "ok"})
 
     async def version(self) -> Response:
         return json_response({"name": NAME, "version": engine.__version__})
@@ -303,6 +311,14 @@ class Routes:
     async def integrity(self) -> Response:
         return json_response({"ok": True, **await self._call("integrity")})
 
+    async def hold(self, request: HttpRequest) -> Response:
+        body = parse(HoldBody, await read_body(request))
+        return json_response(await self._call("hold", phase=body.phase, after=body.after))
+
+    async def fail(self, request: HttpRequest) -> Response:
+        body = parse(FailBody, await read_body(request))
+        return json_response(await self._call("fail", method=body.method, after_steps=body.after_steps))
+
     async def _call(self, name: str, **arguments: Any) -> Json:
         """Run a named action on the engine thread; what it returns as a dict goes into the body."""
         future: Future[Any] = self._worker.call(name, **arguments)
@@ -315,12 +331,25 @@ class Routes:
         return result if isinstance(result, dict) else {}
 
 
-class EngineServer(uvicorn.Server):
-    """Prints where it listens once it answers; at the end it stops the engine first, so no request stays."""
+class Drainable(Protocol):
+    """What a server that goes down asks of its worker."""
 
-    def __init__(self, config: uvicorn.Config, stop: Callable[[], None]) -> None:
+    @property
+    def drained(self) -> bool: ...
+
+    def drain(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class EngineServer(uvicorn.Server):
+    """Prints where it listens once it answers. A first signal drains: new requests get 503, what runs has
+    `drain` seconds to end. A second one, or the end of that time, stops the engine, so no request stays.
+    """
+
+    def __init__(self, config: uvicorn.Config, worker: Drainable, drain: float) -> None:
         super().__init__(config)
-        self._stop = stop
+        self._worker, self._patience, self._hurried = worker, drain, False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -328,17 +357,30 @@ class EngineServer(uvicorn.Server):
             host, port = listener.getsockname()[:2]
             print(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._hurried = self.should_exit
+        super().handle_exit(sig, frame)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await asyncio.to_thread(self._stop)
+        await self._drain()
+        await asyncio.to_thread(self._worker.stop)
         await super().shutdown(sockets)
 
+    async def _drain(self) -> None:
+        self._worker.drain()
+        until = time.monotonic() + self._patience
+        while time.monotonic() < until and not (self._hurried or self._worker.drained):
+            await asyncio.sleep(DRAIN_CHECK_SECONDS)
 
-def run(app: FastAPI, listener: socket.socket, stop: Callable[[], None], *, verbose: bool = False) -> None:
-    """Serve on a bound socket until a signal says stop; then `stop` fails the requests in flight.
+
+def run(
+    app: FastAPI, listener: socket.socket, worker: Drainable, *, drain: float = 0, verbose: bool = False
+) -> None:
+    """Serve on a bound socket until a signal; then drain for up to `drain` seconds and fail what still runs.
 
     A client that does not take its last bytes gets GRACE_SECONDS.
     """
-    EngineServer(uvicorn_config(app, verbose), stop).run(sockets=[listener])
+    EngineServer(uvicorn_config(app, verbose), worker, drain).run(sockets=[listener])
 
 
 def uvicorn_config(app: FastAPI, verbose: bool = False) -> uvicorn.Config:

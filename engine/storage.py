@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from engine.index import Entry, Key, PrefixIndex
 from engine.kv import BlockStore
 from engine.kvview import KVView
-from engine.pool import BlockPool
+from engine.pool import BlockPool, PoolExhausted
 from engine.sequence import Phase, Sequence
 
 
@@ -20,6 +20,7 @@ class Storage(Protocol):
     """What the scheduler asks of a store."""
 
     granule: int
+    share: bool
 
     def prepare(self, seq: Sequence) -> None:
         """A sequence arrived: compute what lookups will need. Holds nothing."""
@@ -30,14 +31,20 @@ class Storage(Protocol):
     def admit(self, seq: Sequence) -> bool:
         """Match, pin and reserve in one act (adopt/9); False, holding nothing, when it does not fit now."""
 
-    def view(self, seq: Sequence, length: int) -> KVView:
-        """Rows [computed, length) become writable by this sequence alone; may evict, may copy a block."""
+    def extend(self, seq: Sequence, length: int) -> bool:
+        """Rows [computed, length) become writable by this sequence alone; may evict, may copy a block.
+
+        False when no block is left that was not promised to another: somebody must be preempted first.
+        """
+
+    def view(self, seq: Sequence) -> KVView:
+        """The rows of a sequence, for a model."""
 
     def publish(self, seq: Sequence) -> None:
         """Offer what is written so far to others."""
 
-    def fork(self, seq: Sequence, choice: int) -> Sequence:
-        """Another choice on the same rows, shared until one of them writes."""
+    def fork(self, seq: Sequence, twin: Sequence) -> None:
+        """Another choice on the rows of `seq`, shared until one of them writes."""
 
     def release(self, seq: Sequence) -> None:
         """The one way out: give everything back, whatever the reason."""
@@ -56,6 +63,23 @@ def blocks_for(length: int, size: int) -> int:
     return -(-length // size)
 
 
+def why_missed(seq: Sequence, storage: Storage) -> str:
+    """Why an admitted sequence reports nothing cached (count/5); empty when it adopted.
+
+    Whether the same tokens are stored under another salt is not told: that would let one tenant ask what
+    another has sent (key/5).
+    """
+    if seq.cached:
+        return ""
+    if not storage.share:
+        return "sharing_off"
+    if not seq.adopts:
+        return "prompt_logprobs"
+    if seq.prompt_tokens - 1 < storage.granule:
+        return "no_full_block"
+    return "below_granule" if seq.adopted else "cold"
+
+
 @dataclass
 class Promise:
     """Blocks that an admitted request may still take, shared by its choices."""
@@ -68,7 +92,9 @@ class PagedStorage:
     """Clone-and-pin over one block pool: adoption changes no stored entry (store/2, store/6).
 
     `publish_generated`: whether rows written by decode have the bits that prefill would give; if not they
-    stay private. `share` False never adopts and never publishes: the arm without the effect.
+    stay private. `share` False never adopts and never publishes: the arm without the effect. `reserve`
+    "full" promises a request all it may ever write, "prompt" what it has plus one block for each choice:
+    growth beyond that may find nothing left, and then the scheduler preempts.
     """
 
     def __init__(
@@ -79,6 +105,7 @@ class PagedStorage:
         granule: int,
         share: bool = True,
         publish_generated: bool = True,
+        reserve: str = "full",
         hash_bytes: int = 16,
     ) -> None:
         self.store = store
@@ -88,27 +115,29 @@ class PagedStorage:
         self.index = PrefixIndex(self.size, hash_bytes)
         self.share = share
         self.publish_generated = publish_generated
+        self.reserve = reserve
         self.epoch = 0
         self._promises: dict[str, Promise] = {}
-        self.counts = {"lookups": 0, "hits": 0, "inserts": 0, "evictions_lru": 0, "copies": 0}
+        self.counts = {"inserts": 0, "evictions_lru": 0, "copies": 0}
 
     # -- arriving ---------------------------------------------------------------------------------------
 
     def prepare(self, seq: Sequence) -> None:
-        seq.keys = self.index.chain(self.index.root(seq.identity), seq.tokens)
+        seq.root = self.index.root(seq.identity)
+        seq.keys = self.index.chain(seq.root, seq.tokens)
 
     def matched(self, seq: Sequence) -> list[Entry]:
         """Stored blocks this prompt may adopt; the last prompt token is always computed."""
         if not self.share or not seq.adopts:
             return []
-        limit = (len(seq.tokens) - 1) // self.size
-        return self.index.match(seq.keys[:limit], seq.tokens)
+        limit = (seq.prompt_tokens - 1) // self.size
+        return self.index.match(seq.root, seq.keys[:limit], seq.tokens)
 
     def blocked_by(self, seq: Sequence, running: list[Sequence]) -> bool:
         if not self.share or not seq.adopts:
             return False
         next_block = len(self.matched(seq))
-        usable = (len(seq.tokens) - 1) // self.size
+        usable = (seq.prompt_tokens - 1) // self.size
         return next_block < usable and seq.keys[next_block] in self.computing(running)
 
     def computing(self, running: list[Sequence]) -> set[Key]:
@@ -122,14 +151,12 @@ class PagedStorage:
     def admit(self, seq: Sequence) -> bool:
         entries = self.matched(seq)
         blocks = [entry.block for entry in entries]
-        need = self._need(seq.prompt_tokens, seq.longest, seq.request.params.n) - len(blocks)
+        need = self._need(seq) - len(blocks)
         idle = sum(not self.pool.refs(block) for block in blocks)
         if need > self.pool.available - idle - self.promised:
             return False
         self.adopt(seq, blocks)
         self._promises[seq.request.id] = Promise(need)
-        self.counts["lookups"] += 1
-        self.counts["hits"] += bool(seq.cached)
         return True
 
     def adopt(self, seq: Sequence, blocks: list[int]) -> None:
@@ -150,12 +177,18 @@ class PagedStorage:
 
     # -- running ----------------------------------------------------------------------------------------
 
-    def view(self, seq: Sequence, length: int) -> KVView:
-        first = seq.computed // self.size
-        for at in range(first, min(len(seq.table), blocks_for(length, self.size))):
-            self._own(seq, at)
-        while len(seq.table) < blocks_for(length, self.size):
-            seq.table.append(self._take(seq))
+    def extend(self, seq: Sequence, length: int) -> bool:
+        first, stop = seq.computed // self.size, blocks_for(length, self.size)
+        try:
+            for at in range(first, min(len(seq.table), stop)):
+                self._own(seq, at)
+            while len(seq.table) < stop:
+                seq.table.append(self._take(seq))
+        except PoolExhausted:
+            return False
+        return True
+
+    def view(self, seq: Sequence) -> KVView:
         return self.store.view(seq.table)
 
     def publish(self, seq: Sequence) -> None:
@@ -170,12 +203,12 @@ class PagedStorage:
                 return
             seq.published += 1
 
-    def fork(self, seq: Sequence, choice: int) -> Sequence:
-        twin = Sequence(seq.request, choice, list(seq.tokens), seq.phase, list(seq.table), list(seq.keys))
-        self.pool.retain(twin.table)
+    def fork(self, seq: Sequence, twin: Sequence) -> None:
+        self.pool.retain(seq.table)
+        twin.root, twin.table = seq.root, list(seq.table)
+        twin.keys = seq.keys[: seq.prompt_tokens // self.size]
         twin.computed, twin.published, twin.epoch = seq.computed, seq.published, seq.epoch
         self._promises[seq.request.id].holders += 1
-        return twin
 
     def release(self, seq: Sequence) -> None:
         self._unpromise(seq.request.id)
@@ -194,7 +227,7 @@ class PagedStorage:
         return {"cleared": True, "freed_bytes": freed, "freed_entries": entries}
 
     def can_ever_hold(self, prompt: int, longest: int, choices: int) -> bool:
-        return self._need(prompt, longest, choices) <= self.pool.budget
+        return self._blocks(prompt, [longest] * choices) <= self.pool.budget
 
     def stats(self) -> dict[str, Any]:
         pool, block_bytes = self.pool, self.store.block_bytes
@@ -229,10 +262,18 @@ class PagedStorage:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _need(self, prompt: int, longest: int, choices: int) -> int:
-        """Blocks for the whole life of a request: further choices share the prompt's full blocks."""
-        whole = blocks_for(longest, self.size)
-        return whole + (choices - 1) * (whole - prompt // self.size)
+    def _need(self, seq: Sequence) -> int:
+        """Blocks to promise at admission: for the whole life of a request, or for a start."""
+        choices = [seq, *seq.branches]
+        if self.reserve == "full":
+            return self._blocks(seq.prompt_tokens, [choice.longest for choice in choices])
+        soon = [min(choice.longest, len(choice.tokens) + self.size) for choice in choices]
+        return self._blocks(seq.prompt_tokens, soon)
+
+    def _blocks(self, prompt: int, lengths: list[int]) -> int:
+        """Blocks of choices that grow to these lengths and share the prompt's full blocks."""
+        shared = prompt // self.size
+        return shared + sum(blocks_for(length, self.size) - shared for length in lengths)
 
     def _unpromise(self, request_id: str) -> None:
         promise = self._promises.get(request_id)
@@ -246,16 +287,19 @@ class PagedStorage:
         block = seq.table[at]
         if self.pool.refs(block) == 1 and not self.pool.is_kept(block):
             return
-        fresh = self._take(seq)
-        self.store.copy(block, fresh)
-        seq.table[at] = fresh
+        seq.table[at] = fresh = self._take(seq)
         self.pool.release([block])
         self.counts["copies"] += 1
+        self.store.copy(block, fresh)
 
     def _take(self, seq: Sequence) -> int:
+        """A block of what was promised, or one that nobody was. Raises PoolExhausted."""
+        promise = self._promises[seq.request.id]
+        if not promise.blocks and self.pool.available <= self.promised:
+            raise PoolExhausted("every block that is left was promised to another request")
+        promise.blocks -= bool(promise.blocks)
         if not self.pool.free:
             self._evict_one()
-        self._promises[seq.request.id].blocks -= 1
         return self.pool.take()
 
     def _evict_one(self) -> None:
@@ -269,8 +313,8 @@ class PagedStorage:
     def _publish_block(self, seq: Sequence, at: int) -> bool:
         tokens = seq.tokens[at * self.size : (at + 1) * self.size]
         key = self._key(seq, at, tokens)
-        parent = self.index.entry(seq.table[at - 1]) if at else None
-        if at and parent is None:
+        parent = self.index.entry(seq.table[at - 1]) if at else seq.root
+        if parent is None:
             return False
         entry = self.index.publish(key, parent, tokens, seq.table[at])
         if entry is None:
@@ -290,6 +334,6 @@ class PagedStorage:
 
     def _key(self, seq: Sequence, at: int, tokens: list[int]) -> Key:
         if at == len(seq.keys):
-            parent = seq.keys[-1] if seq.keys else self.index.root(seq.identity)
+            parent = seq.keys[-1] if seq.keys else seq.root
             seq.keys.append(self.index.next_key(parent, tokens))
         return seq.keys[at]

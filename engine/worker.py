@@ -36,6 +36,8 @@ class Worker:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ready: Future[None] = Future()
         self._stopping = False
+        self._draining = False
+        self._rejected = 0
         self._snapshot: dict[str, Any] = {}
         self._outbox: list[tuple[Sink, Event]] = []
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -50,6 +52,16 @@ class Worker:
         """End the thread after the step at hand; requests in flight fail with 503."""
         self._post(self._shut_down)
         self._thread.join(timeout)
+
+    def drain(self) -> None:
+        """Take nothing new: what arrives from now on is answered with 503, what runs goes on to its end."""
+        self._post(self._close)
+
+    @property
+    def drained(self) -> bool:
+        """Whether the door is closed and nobody is left inside."""
+        seen = self._snapshot
+        return not self.alive or (seen["draining"] and not seen["running"] + seen["waiting"])
 
     @property
     def alive(self) -> bool:
@@ -70,7 +82,11 @@ class Worker:
 
     def submit(self, request: Request, sink: Sink) -> None:
         """Queue a request. Raises RequestError when it can never be served."""
-        self._check(request)
+        try:
+            self._check(request)
+        except RequestError:
+            self._post(self._reject)
+            raise
         self._post(lambda: self._accept(request, sink))
 
     def cancel(self, request_id: str) -> None:
@@ -121,10 +137,19 @@ class Worker:
                 return
 
     def _accept(self, request: Request, sink: Sink) -> None:
-        if len(self._engine.scheduler.waiting) >= self.config.max_queue:
-            sink(Failed(503, f"the queue is full ({self.config.max_queue} requests are waiting)"))
+        full = len(self._engine.scheduler.waiting) >= self.config.max_queue
+        if self._draining or full:
+            queue = f"the queue is full ({self.config.max_queue} requests are waiting)"
+            self._reject()
+            self._outbox.append((sink, Failed(503, queue if full else "the server is draining")))
             return
         self._engine.scheduler.add(request, lambda event: self._outbox.append((sink, event)))
+
+    def _reject(self) -> None:
+        self._rejected += 1
+
+    def _close(self) -> None:
+        self._draining = True
 
     def _deliver(self) -> None:
         """Tell clients what happened after the snapshot shows it: whoever has its last event finds itself
@@ -148,6 +173,8 @@ class Worker:
             "generated_reusable": engine.generated_reusable,
             "running": len(scheduler.running),
             "waiting": len(scheduler.waiting),
+            "draining": self._draining,
+            "rejected_total": self._rejected,
             "mlx_active_bytes": mx.get_active_memory(),
             "mlx_cache_bytes": mx.get_cache_memory(),
             "mlx_peak_bytes": mx.get_peak_memory(),

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import requests
@@ -89,6 +89,7 @@ class FakeWorker:
         self.script = script
         self.alive = True
         self.adapters: dict[str, Adapter] = {}
+        self.drained = False
         self.submitted: list[Request] = []
         self.cancelled: list[str] = []
         self.arrived = threading.Semaphore(0)
@@ -116,6 +117,12 @@ class FakeWorker:
     def cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)
         self.cancelling.release()
+
+    def drain(self) -> None:
+        self.drained = True
+
+    def stop(self) -> None:
+        self.alive = False
 
     def stats(self) -> dict[str, Any]:
         return dict(self.snapshot)
@@ -145,13 +152,16 @@ class Switch:
         return self.worker.stats()
 
 
+def live(worker: FakeWorker | Switch, *, test_mode: bool = False) -> AbstractContextManager[Address]:
+    """The application around a scripted worker."""
+    return serving(cast(WorkerLike, worker), EngineConfig(test_mode=test_mode))
+
+
 @contextmanager
-def live(worker: FakeWorker | Switch, *, test_mode: bool = False) -> Iterator[Address]:
+def serving(worker: WorkerLike, config: EngineConfig) -> Iterator[Address]:
     """The application on a real socket in a thread; yields its (host, port)."""
     listener = socket.create_server(("127.0.0.1", 0))
-    app = create_app(cast(WorkerLike, worker), EngineConfig(test_mode=test_mode))
-    config = uvicorn_config(app)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(uvicorn_config(create_app(worker, config)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

@@ -13,7 +13,7 @@ import uvicorn
 from engine.cli import bind
 from engine.config import EngineConfig
 from engine.server import create_app, uvicorn_config
-from engine.worker import Worker
+from engine.testmode import worker_for
 from tests.engine.fakes import PATIENCE, Client
 
 
@@ -25,7 +25,7 @@ def engine(**settings: Any) -> Iterator[Client]:
         "port": 0, "test_mode": True,
     }  # fmt: skip
     config = replace(EngineConfig(), **{**small, **settings})
-    worker = Worker(config)
+    worker = worker_for(config)
     worker.start()
     listener = bind(config)
     server = uvicorn.Server(uvicorn_config(create_app(worker, config)))

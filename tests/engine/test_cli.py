@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_every_option_reaches_the_config() -> None:
         *("--host", "127.0.0.2", "--port", "0", "--model", "digest", "--model-seed", "5"),
         *("--storage", "dense", "--block-size", "16", "--blocks", "99", "--grid", "64", "--chunk", "128"),
         *("--max-batch", "4", "--max-queue", "7", "--no-sharing", "--fault", "f", "--test-mode"),
-        *("--blas", "auto"),
+        *("--blas", "auto", "--reserve", "prompt", "--drain", "3"),
     )
     assert given == EngineConfig(
         host="127.0.0.2",
@@ -85,6 +86,8 @@ def test_every_option_reaches_the_config() -> None:
         fault="f",
         test_mode=True,
         blas="auto",
+        reserve="prompt",
+        drain=3,
     )
 
 
@@ -277,14 +280,60 @@ def test_serve_answers_and_a_signal_ends_it_cleanly(number: signal.Signals) -> N
     assert (process.returncode, out, err) == (0, "", "")
 
 
-def test_a_signal_ends_what_is_in_flight_with_an_error() -> None:
-    body = {"prompt": "hello", "max_tokens": 3000, "ignore_eos": True, "stream": True}
-    with serving() as (process, url):
-        with requests.post(url + "/v1/completions", json=body, stream=True, timeout=PATIENCE) as response:
-            lines = response.iter_lines()
-            assert next(lines).startswith(b"data: ")
+@contextmanager
+def streaming(url: str, max_tokens: int) -> Iterator[Iterator[bytes]]:
+    """A reply of known length whose first token has come; yields its other lines."""
+    body = {"prompt": "hello", "max_tokens": max_tokens, "ignore_eos": True, "stream": True}
+    with requests.post(url + "/v1/completions", json=body, stream=True, timeout=PATIENCE) as response:
+        lines = (line for line in response.iter_lines() if line)
+        assert next(lines).startswith(b"data: ")
+        yield lines
+
+
+def refused_while_draining(url: str) -> requests.Response:
+    """What a new request is answered, once the server says that it is about to go."""
+    until = time.monotonic() + PATIENCE
+    while requests.get(url + "/health", timeout=PATIENCE).status_code == 200:
+        assert time.monotonic() < until, "a server that was told to go goes on serving"
+        time.sleep(0.02)
+    return requests.post(url + "/v1/completions", json={"prompt": "x"}, timeout=PATIENCE)
+
+
+def test_a_first_signal_lets_what_runs_end_and_takes_nothing_new() -> None:
+    with serving("--model", "digest", "--test-mode") as (process, url):
+        requests.post(url + "/v1/test/hold", json={"phase": "decode"}, timeout=PATIENCE).raise_for_status()
+        with streaming(url, 20) as lines:
             process.send_signal(signal.SIGTERM)
-            last = [line for line in lines if line][-1]
+            refusal = refused_while_draining(url)
+            assert (refusal.status_code, refusal.headers["Retry-After"]) == (503, "1")
+            assert "draining" in refusal.json()["error"]["message"]
+            requests.post(url + "/v1/test/hold", json={}, timeout=PATIENCE).raise_for_status()
+            rest = list(lines)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (len(rest), rest[-1]) == (21, b"data: [DONE]")
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_what_is_in_flight_with_an_error(second: signal.Signals) -> None:
+    with serving("--model", "digest", "--test-mode", "--drain", "600") as (process, url):
+        requests.post(url + "/v1/test/hold", json={"phase": "decode"}, timeout=PATIENCE).raise_for_status()
+        with streaming(url, 20) as lines:
+            process.send_signal(signal.SIGTERM)
+            refused_while_draining(url)
+            process.send_signal(second)
+            last = list(lines)[-1]
+        out, err = process.communicate(timeout=PATIENCE)
+    assert b"shutting down" in last
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_draining_is_bounded() -> None:
+    with serving("--model", "digest", "--test-mode", "--drain", "1") as (process, url):
+        requests.post(url + "/v1/test/hold", json={"phase": "decode"}, timeout=PATIENCE).raise_for_status()
+        with streaming(url, 20) as lines:
+            process.send_signal(signal.SIGTERM)
+            last = list(lines)[-1]
         out, err = process.communicate(timeout=PATIENCE)
     assert b"shutting down" in last
     assert (process.returncode, out, err) == (0, "", "")

@@ -24,6 +24,8 @@ def test_defaults_make_sense() -> None:
         {"port": 65535},
         {"storage": "dense"},
         {"model_seed": 0},
+        {"reserve": "prompt"},
+        {"drain": 0},
     ],
 )
 def test_edges_are_legal(fields: dict[str, Any]) -> None:
@@ -44,6 +46,8 @@ def test_edges_are_legal(fields: dict[str, Any]) -> None:
         ({"model_seed": -1}, "--model-seed: -1 is outside"),
         ({"blocks": 1.5}, "--blocks: 1.5 is not a whole number"),
         ({"blocks": True}, "--blocks: True is not a whole number"),
+        ({"drain": -1}, "--drain: -1 is outside 0..3600"),
+        ({"reserve": "some"}, "--reserve: 'some' is not one of full, prompt"),
         ({"storage": "heap"}, "--storage: 'heap' is not one of paged, dense"),
         ({"chunk": 48}, "--chunk: 48 is not a multiple of the grid (32 tokens)"),
         ({"grid": 512}, "--chunk: 256 is not a multiple of the grid (512 tokens)"),

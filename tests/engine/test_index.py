@@ -9,17 +9,18 @@ A, B, C = (1, 2), (3, 4), (5, 6)
 
 def stored(index: PrefixIndex, *blocks: tuple[int, ...], salt: str = "", first: int = 0) -> list[Entry]:
     tokens = [token for block in blocks for token in block]
-    parent, entries = None, []
-    for at, key in enumerate(index.chain(index.root(("salt", salt)), tokens)):
-        parent = index.publish(key, parent, blocks[at], first + at)
-        assert parent is not None
-        entries.append(parent)
+    root = index.root(("salt", salt))
+    entries: list[Entry] = []
+    for at, key in enumerate(index.chain(root, tokens)):
+        entry = index.publish(key, entries[-1] if entries else root, blocks[at], first + at)
+        assert entry is not None
+        entries.append(entry)
     return entries
 
 
 def matched(index: PrefixIndex, *tokens: int, salt: str = "") -> list[int]:
-    keys = index.chain(index.root(("salt", salt)), tokens)
-    return [entry.block for entry in index.match(keys, tokens)]
+    root = index.root(("salt", salt))
+    return [entry.block for entry in index.match(root, index.chain(root, tokens), tokens)]
 
 
 def test_the_longest_stored_chain_matches() -> None:
@@ -54,14 +55,21 @@ def test_a_collision_is_a_miss_and_does_not_replace_the_entry() -> None:
     (entry,) = stored(index, A)
     assert matched(index, *A) == [0]
     assert matched(index, *B) == []
-    assert index.publish(entry.key, None, B, 7) is None
+    assert index.publish(entry.key, entry.parent, B, 7) is None
     assert matched(index, *A) == [0]
+
+
+def test_a_collision_of_two_identities_is_a_miss() -> None:
+    index = PrefixIndex(2, hash_bytes=0)
+    stored(index, A, salt="x")
+    assert matched(index, *A, salt="x") == [0]
+    assert matched(index, *A, salt="y") == []
 
 
 def test_publishing_the_same_content_returns_the_stored_entry() -> None:
     index = PrefixIndex(2)
     (entry,) = stored(index, A)
-    assert index.publish(entry.key, None, A, 9) is entry
+    assert index.publish(entry.key, entry.parent, A, 9) is entry
     assert len(index) == 1
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import socket
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -295,7 +298,13 @@ def test_a_call_that_never_ends_is_a_503(
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("POST", "/v1/test/overwrite"), ("POST", "/v1/test/adapter"), ("GET", "/v1/test/integrity")],
+    [
+        ("POST", "/v1/test/overwrite"),
+        ("POST", "/v1/test/adapter"),
+        ("GET", "/v1/test/integrity"),
+        ("POST", "/v1/test/hold"),
+        ("POST", "/v1/test/fail"),
+    ],
 )
 def test_test_routes_exist_in_test_mode_only(client: Client, method: str, path: str) -> None:
     response = requests.request(method, client.url + path, json={"block": 1}, timeout=PATIENCE)
@@ -326,6 +335,39 @@ def test_integrity(tester: Client, worker: FakeWorker) -> None:
     assert body == {"ok": False, "problems": ["free list has 3 twice"]}
 
 
+@pytest.mark.parametrize(
+    ("body", "call"),
+    [
+        ({"phase": "decode", "after": 2}, {"phase": "decode", "after": 2}),
+        ({"phase": None}, {"phase": None, "after": 0}),
+    ],
+)
+def test_hold(tester: Client, worker: FakeWorker, body: object, call: object) -> None:
+    assert tester.post("/v1/test/hold", body).status_code == 200
+    assert worker.calls == [("hold", call)]
+
+
+def test_fail(tester: Client, worker: FakeWorker) -> None:
+    assert tester.post("/v1/test/fail", {"method": "decode", "after_steps": 3}).status_code == 200
+    assert worker.calls == [("fail", {"method": "decode", "after_steps": 3})]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [("hold", {"phase": "sleep"}, "phase"), ("fail", {}, "method"), ("fail", {"method": "x"}, "method")],
+)
+def test_a_wrong_test_command_names_the_field(tester: Client, path: str, body: object, param: str) -> None:
+    response = tester.post(f"/v1/test/{path}", body)
+    assert (response.status_code, error_of(response)["param"]) == (400, param)
+
+
+def test_health_while_the_server_drains(client: Client, worker: FakeWorker) -> None:
+    worker.snapshot["draining"] = True
+    response = client.get("/health")
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
+    assert error_of(response)["message"] == "the server is draining"
+
+
 # ---- the process
 
 
@@ -338,6 +380,59 @@ def test_the_server_says_where_it_listens_and_stops_the_engine(
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     stopped: list[bool] = []
-    server.run(server.create_app(FakeWorker(), EngineConfig()), listener, lambda: stopped.append(True))
+    worker = FakeWorker()
+    monkeypatch.setattr(worker, "stop", lambda: stopped.append(worker.drained))
+    server.run(server.create_app(worker, EngineConfig()), listener, worker)
     assert capsys.readouterr().out == f"listening on http://127.0.0.1:{port}\n"
     assert stopped == [True]
+
+
+class Crowd:
+    """A worker that is empty after `looks` looks; `on_look` happens at each."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks, self.seen = looks, 0
+        self.on_look: Callable[[], None] = lambda: None
+
+    def drain(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    @property
+    def drained(self) -> bool:
+        self.seen += 1
+        self.on_look()
+        return self.seen > self.looks
+
+
+@pytest.fixture
+def leaving(monkeypatch: pytest.MonkeyPatch) -> Callable[[Crowd, float], server.EngineServer]:
+    """A server that has got its first signal."""
+
+    def told(crowd: Crowd, drain: float) -> server.EngineServer:
+        config = server.uvicorn_config(server.create_app(FakeWorker(), EngineConfig()))
+        engine = server.EngineServer(config, crowd, drain)
+        engine.handle_exit(signal.SIGTERM, None)
+        return engine
+
+    monkeypatch.setattr(server, "DRAIN_CHECK_SECONDS", 0)
+    return told
+
+
+Leaving = Callable[[Crowd, float], server.EngineServer]
+
+
+@pytest.mark.parametrize(("drain", "seen"), [(PATIENCE, 4), (0, 0)])
+def test_draining_waits_until_nobody_is_left_or_no_time(leaving: Leaving, drain: float, seen: int) -> None:
+    crowd = Crowd(3)
+    asyncio.run(leaving(crowd, drain)._drain())
+    assert crowd.seen == seen
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_wait(leaving: Leaving, second: signal.Signals) -> None:
+    crowd = Crowd(1_000_000)
+    engine = leaving(crowd, PATIENCE)
+    crowd.on_look = lambda: engine.handle_exit(second, None)
+    asyncio.run(engine._drain())
+    assert crowd.seen == 1

@@ -1,8 +1,9 @@
-"""Seeded interleavings of everything that can happen, against an oracle that shares no storage.
+"""Seeded interleavings on the engine as it runs with `--model digest`: real slabs, views and sampler.
 
-The stand-in model's rows are digests of the tokens that wrote them, so any wrong reuse changes output.
-After every step the pool, the index and the tables must agree; in the end every reply that was not
-cancelled equals the oracle's and nothing is held.
+`test_schedules.py` plays many more over pure-Python stand-ins; these show that the arrays keep the same
+promises. The model's rows are digests of the tokens that wrote them, so any wrong reuse changes output. After
+every step the pool, the index and the tables must agree; in the end every reply that was not cancelled equals
+the oracle's and nothing is held.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from engine.build import Parts
 from engine.faults import FAULTS
 from tests.engine.rig import Client, Rig, expected
 
-SCHEDULES = 150
+SCHEDULES = 40
 
 
 @cache
@@ -29,7 +30,7 @@ class Schedule:
 
     def __init__(self, seed: int, parts: Parts | None = None) -> None:
         self.random = random.Random(seed)
-        self.rig = Rig(parts, blocks=24, max_batch=3)
+        self.rig = Rig(parts, blocks=12, max_batch=3, reserve=self.random.choice(["full", "prompt"]))
         self.clients: list[Client] = []
         self.cancelled: set[str] = set()
         self.log: list[str] = []
@@ -70,9 +71,9 @@ class Schedule:
         assert len(self.rig.paged.index) == self.rig.paged.pool.cached
 
 
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", range(2))
 def test_any_interleaving_gives_each_reply_its_own_output(part: int) -> None:
-    for seed in range(part * SCHEDULES // 5, (part + 1) * SCHEDULES // 5):
+    for seed in range(part * SCHEDULES // 2, (part + 1) * SCHEDULES // 2):
         schedule = Schedule(seed)
         try:
             schedule.play()
