@@ -10,17 +10,24 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic.fields import FieldInfo
 
+from conformance.dialect import dialects
 from conformance.judges import Judge
-from conformance.lengths import SYMBOLS, LengthError
+from conformance.judges.out import DECIDED_TOKENS
+from conformance.lengths import SYMBOLS, LengthError, constant
 from conformance.lengths import check as check_length
+from conformance.lengths import names as length_names
 from conformance.marks import Document, Location, Problem
 from conformance.requirements import REQUIREMENTS
 from conformance.spec import (
+    Burst,
     Expect,
     HeadPart,
+    LiteralPart,
     Mark,
     Part,
     Request,
+    Series,
+    Serve,
     Spec,
     Turns,
     UniquePart,
@@ -35,8 +42,12 @@ def check(spec: Spec, document: Document, judges: Mapping[str, Judge]) -> list[P
         *_ladder(spec, document),
         *_lengths(spec, document),
         *_texts(spec, document),
+        *_unused(spec, document),
+        *_profiles(spec, document),
         *_leaves(spec, document),
         *_references(spec, document, judges),
+        *_counts(spec, document),
+        *_decided(spec, document),
         *_ids(spec, document),
         *_proofs(spec, document),
     ]
@@ -130,6 +141,82 @@ def _texts(spec: Spec, document: Document) -> Iterator[Problem]:
             yield document.problem(where, f"no text is called {name!r}", _one_of(spec.texts))
 
 
+def _unused(spec: Spec, document: Document) -> Iterator[Problem]:
+    """What nothing refers to is a mistyped name, or a part that someone forgot."""
+    parts = [part for _, part in _parts(spec)]
+    used = {part.head_of if isinstance(part, HeadPart) else part for part in parts if _is_reference(part)}
+    for name in spec.texts:
+        if name not in used:
+            yield document.problem(("texts", name), f"no prompt uses the text {name!r}", _USE_IT, key=True)
+    lengths = {word for _, expr, _ in _all_lengths(spec) for word in _words(expr)}
+    for name in spec.ladder:
+        if name not in lengths:
+            yield document.problem(("for", name), f"no length uses the variable {name!r}", _USE_IT, key=True)
+    for loc, part in _parts(spec):
+        if isinstance(part, LiteralPart) and not part.literal:
+            yield document.problem((*loc, "literal"), "an empty literal adds nothing", "a text")
+
+
+def _is_reference(part: Part) -> bool:
+    return isinstance(part, str | HeadPart)
+
+
+def _words(expr: int | str) -> list[str]:
+    """Names in a length; none in one that is wrong and reported as such."""
+    try:
+        return length_names(expr)
+    except LengthError:
+        return []
+
+
+def _profiles(spec: Spec, document: Document) -> Iterator[Problem]:
+    """A name that no family of servers has would leave the case unobservable for ever."""
+    known = sorted({name for dialect in dialects() for name in dialect.profiles})
+    serves: list[tuple[Location, Serve]] = [(("serve",), spec.serve)]
+    serves += [(("arms", name, "serve"), arm.serve) for name, arm in spec.arms.items()]
+    for loc, serve in serves:
+        if serve.profile not in known:
+            message = f"no dialect has a launch profile {serve.profile!r}"
+            yield document.problem((*loc, "profile"), message, ", ".join(known))
+
+
+def _counts(spec: Spec, document: Document) -> Iterator[Problem]:
+    """A judge cannot want more of a step's requests than there are."""
+    counts = {step_name(step): _requests(step) for _, step in _with_prompts(spec)}
+    for i, expect in enumerate(spec.expect):
+        of, least = expect.args.get("of"), expect.args.get("at_least")
+        if least is not None and of in counts and least > counts[of]:
+            message = f"at_least is {str(least)[:20]}, but {of!r} has {counts[of]} requests"
+            yield document.problem(("expect", i, expect.judge, "at_least"), message, f"1 to {counts[of]}")
+
+
+def _requests(step: Request | Turns) -> int:
+    if isinstance(step, Turns):
+        return step.count
+    return step.requests if isinstance(step, Burst | Series) else 1
+
+
+def _decided(spec: Spec, document: Document) -> Iterator[Problem]:
+    """At grade decided a reply shows something only from `DECIDED_TOKENS` tokens on (out/1)."""
+    asked = {e.args["of"] for e in spec.expect if e.judge == "same_as_solo" and _may_be_decided(e)}
+    for loc, step in _with_prompts(spec):
+        tokens = _constant(step.max_tokens)
+        if step_name(step) in asked and tokens is not None and 0 < tokens < DECIDED_TOKENS:
+            message = f"same_as_solo needs {DECIDED_TOKENS} decided tokens, and these replies have {tokens}"
+            yield document.problem((*loc, "max_tokens"), message, f"{DECIDED_TOKENS} or more")
+
+
+def _may_be_decided(expect: Expect) -> bool:
+    return expect.args.get("grade", "target") in ("target", "decided")
+
+
+def _constant(expr: int | str) -> int | None:
+    try:
+        return constant(expr)
+    except LengthError:
+        return None
+
+
 def _leaves(spec: Spec, document: Document) -> Iterator[Problem]:
     for loc, step in _with_prompts(spec):
         if isinstance(step, Request) and step.leave and not step.stream:
@@ -171,6 +258,9 @@ def _proofs(spec: Spec, document: Document) -> Iterator[Problem]:
             yield document.problem(
                 loc, f"there is no requirement {expect.requirement}", _one_of(REQUIREMENTS)
             )
+
+
+_USE_IT = "use it or leave it out; a name that is mistyped elsewhere looks like this too"
 
 
 def _one_of(words: object) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import conformance
+from conformance import faults as fault_run
 from conformance.conclude import ItemFailure, conclude, failure_text, properties
 from conformance.faults import RUN, FaultItem, KnownFault
 from conformance.load import Loaded, claim_id, load, spec_files
@@ -57,6 +58,9 @@ class SpecFile(pytest.File):
         except SpecError as error:
             yield SchemaItem.from_parent(self, name="schema", text=str(error))
             return
+        if unknown := self._unknown_faults(loaded):
+            yield SchemaItem.from_parent(self, name="schema", text=str(unknown))
+            return
         faults = self._faults(loaded)
         if faults is not None and not faults:
             return
@@ -65,6 +69,18 @@ class SpecFile(pytest.File):
                 yield SpecItem.make(self, loaded, rung, expect)
         for fault in faults or []:
             yield FaultItem.make(self, loaded, fault)
+
+    def _unknown_faults(self, loaded: Loaded) -> SpecError | None:
+        """Claims to kill what is no fault; only a run with faults has the engine there to ask."""
+        if self.config.stash.get(RUN, None) is None:
+            return None
+        known = fault_run.known()
+        problems = [
+            loaded.document.problem(("kills", i), f"there is no fault {name!r}", ", ".join(known))
+            for i, name in enumerate(loaded.spec.kills)
+            if name not in known
+        ]
+        return loaded.document.error(problems) if problems else None
 
     def _faults(self, loaded: Loaded) -> list[KnownFault] | None:
         """The faults to run this spec against; None in a run without faults."""
@@ -143,7 +159,7 @@ def is_spec(path: Path, asked_for: bool) -> bool:
         return False
     if asked_for or any((folder / SCHEMA_FILE).exists() for folder in path.parents):
         return True
-    return bool(_SPEC_LINE.search(path.read_text(encoding="utf-8", errors="replace")))
+    return bool(_SPEC_LINE.search(path.read_text(encoding="utf-8-sig", errors="replace")))
 
 
 def each_once(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -25,6 +25,9 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 _LONGEST = 80
 
+CEILING = 10_000_000
+"""Tokens; far above any context, and far below what no machine could hold."""
+
 
 class LengthError(ValueError):
     """An expression that means no number; the message says why and what would."""
@@ -43,16 +46,46 @@ def evaluate(expr: int | str, symbols: Mapping[str, int]) -> int:
 
     Raises UnknownHere for a word of SYMBOLS that `symbols` lacks, LengthError for everything else.
     """
-    return expr if isinstance(expr, int) else _value(_parse(expr), symbols, expr)
+    value = expr if isinstance(expr, int) else _value(_parse(expr), symbols, expr)
+    if value > CEILING:
+        raise LengthError(f"{_shown(expr)} is more than {CEILING:,} tokens, the most that a length may be")
+    return value
 
 
 def check(expr: int | str, variables: Collection[str] = ()) -> None:
-    """Raise LengthError unless `expr` is made of numbers, SYMBOLS and `variables`."""
-    if isinstance(expr, int):
-        return
-    for node in ast.walk(_parse(expr)):
-        if isinstance(node, ast.Name) and node.id not in (*SYMBOLS, *variables):
-            raise LengthError(f"{expr!r}: unknown symbol {node.id!r}; {_legal(variables)}")
+    """Raise LengthError unless `expr` is made of numbers, SYMBOLS and `variables`, and can be a length."""
+    unknown = next((name for name in names(expr) if name not in (*SYMBOLS, *variables)), None)
+    if unknown is not None:
+        raise LengthError(f"{expr!r}: unknown symbol {unknown!r}; {_legal(variables)}")
+    value = constant(expr)
+    if value is not None and value < 1:
+        raise LengthError(f"{_shown(expr)} is {_shown(value)} tokens; at least 1 is needed")
+    if isinstance(expr, str):
+        _check_constants(_parse(expr), expr)
+
+
+def names(expr: int | str) -> list[str]:
+    """The words of an expression, each once, in order. Raises LengthError for what is none."""
+    nodes = [] if isinstance(expr, int) else ast.walk(_parse(expr))
+    return list(dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name)))
+
+
+def constant(expr: int | str) -> int | None:
+    """Value of an expression that is the same on every target, else None. Raises LengthError."""
+    return None if names(expr) else evaluate(expr, {})
+
+
+def _check_constants(tree: ast.expr, expr: str) -> None:
+    """Numbers and divisors that are wrong whatever the symbols around them are."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            evaluate(ast.unparse(node), {})
+        if (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Div)
+            and not names(ast.unparse(node.right))
+        ):
+            _combine(ast.BinOp(ast.Constant(1), node.op, node.right), {}, expr)
 
 
 def _parse(expr: str) -> ast.expr:
@@ -97,6 +130,11 @@ def _lookup(name: str, symbols: Mapping[str, int], expr: str) -> int:
     if name in SYMBOLS:
         raise UnknownHere(name)
     raise LengthError(f"{expr!r}: unknown symbol {name!r}; {_legal(symbols)}")
+
+
+def _shown(value: int | str) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _nonsense(expr: str) -> LengthError:

@@ -44,6 +44,11 @@ _MODELS: dict[int | str, type[BaseModel]] = {
     "arms": types.Arm,
 }
 
+_NEEDED = dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping is needed") | (
+    dict.fromkeys(("list_type", "tuple_type"), "a list is needed")
+)
+"""What pydantic calls by its own names, by the type of its error."""
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -93,8 +98,8 @@ def claim_id(loaded: Loaded, seen: dict[str, Path]) -> None:
 
 
 def spec_files(root: Path) -> list[Path]:
-    """Every YAML file under `root`, in the order of their paths."""
-    return sorted(p for p in root.rglob("*") if p.suffix in (".yaml", ".yml"))
+    """Every YAML file under `root`, in the order of their paths; a folder may be called x.yaml."""
+    return sorted(p for p in root.rglob("*") if p.suffix in (".yaml", ".yml") and not p.is_dir())
 
 
 def did_you_mean(word: str, legal: Iterable[str]) -> str:
@@ -192,7 +197,8 @@ def _problem(
 def _in_file(error: ErrorDetails) -> Location:
     """Where the error stands in the file: without the tags of unions, under the names a file uses."""
     *around, last = (_word(step) for step in error["loc"])
-    inner = [last] if last not in _MODELS or error["type"] in ("extra_forbidden", "missing") else []
+    is_tag = str(last).startswith("<") and error["type"] not in ("extra_forbidden", "missing")
+    inner = [] if is_tag else [last]
     return tuple(step for step in around if not str(step).startswith("<")) + tuple(inner)
 
 
@@ -202,9 +208,11 @@ def _word(step: int | str) -> int | str:
 
 
 def _reason(error: ErrorDetails) -> str:
+    if error["type"] == "too_short":
+        return "at least one item is needed"
     message = error["msg"].replace("String should match pattern", "should match the pattern")
     shown = repr(error["input"])
-    what = message.removeprefix("Input ").removeprefix("Value error, ")
+    what = _NEEDED.get(error["type"]) or message.removeprefix("Input ").removeprefix("Value error, ")
     return f"{what}, not {shown if len(shown) <= 40 else shown[:37] + '...'}"
 
 

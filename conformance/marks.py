@@ -6,6 +6,7 @@ count from 1, as editors do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,27 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    Event,
+    NodeEvent,
+    ScalarEvent,
+)
+from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarbool import ScalarBoolean
 
 Location = tuple[int | str, ...]
+
+DEEPEST = 20
+"""Levels of nesting; a spec needs about six."""
+MOST_NODES = 10_000
+"""Keys and values of a file, each alias counted as all that it stands for; a spec has a few hundred."""
+_SHOWN = 100
+"""Characters of a line that an error shows."""
+_SAID = 300
+_HUGE = re.compile(r"[-+]?[0-9_]{100,}")
 
 
 @dataclass(frozen=True)
@@ -30,9 +49,11 @@ class Problem:
 
     def render(self, path: str, lines: Sequence[str]) -> str:
         """`file:line:column: message`, the line, a caret under the place, and what would be legal."""
-        text = lines[self.line - 1] if self.line <= len(lines) else ""
-        pad = "".join("\t" if c == "\t" else " " for c in text[: self.column - 1])
-        shown = [f"{path}:{self.line}:{self.column}: {self.message}", f"    {text}", f"    {pad}^"]
+        whole = lines[self.line - 1] if self.line <= len(lines) else ""
+        text, before = _window("".join(map(_visible, whole)), self.column - 1)
+        pad = "".join("\t" if c == "\t" else " " for c in text[:before])
+        message = self.message if len(self.message) <= _SAID else f"{self.message[:_SAID]}…"
+        shown = [f"{path}:{self.line}:{self.column}: {message}", f"    {text}", f"    {pad}^"]
         return "\n".join([*shown, f"legal here: {self.legal}"] if self.legal else shown)
 
 
@@ -52,6 +73,7 @@ class Document:
         self.path = path
         self.lines = text.splitlines()
         self._root = _parse(path, text, self.lines)
+        self._nodes = 0
         self.data = self._plain(self._root, ())
 
     def mark(self, loc: Sequence[int | str]) -> tuple[int, int]:
@@ -84,11 +106,18 @@ class Document:
         return SpecError(self.path, problems, self.lines)
 
     def _plain(self, node: object, loc: Location) -> Any:
+        self._count(loc)
         if isinstance(node, CommentedMap):
             return {self._key(key, loc): self._plain(value, (*loc, key)) for key, value in node.items()}
         if isinstance(node, CommentedSeq):
             return [self._plain(value, (*loc, i)) for i, value in enumerate(node)]
         return self._scalar(node, loc)
+
+    def _count(self, loc: Location) -> None:
+        """Aliases multiply what stands in the file."""
+        self._nodes += 1
+        if self._nodes > MOST_NODES or len(loc) > DEEPEST:
+            raise self.error([self.problem(loc[:DEEPEST], _too_much(len(loc)), "a spec is small and flat")])
 
     def _key(self, key: object, loc: Location) -> str:
         if type(key) is str:
@@ -110,13 +139,48 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Parse one file. Raises SpecError for an unreadable file, broken YAML or a second document."""
+    """Parse one file, with or without a byte order mark.
+
+    Raises SpecError for an unreadable file, broken YAML, a second document, or one that is far too large.
+    """
     try:
-        return Document(path, path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
+        return Document(path, data.decode("utf-8-sig"))
     except OSError as error:
         raise SpecError(path, [Problem(1, 1, f"cannot be read: {error.strerror}")]) from None
     except UnicodeDecodeError as error:
-        raise SpecError(path, [Problem(1, 1, f"is not UTF-8 text (byte {error.start})")]) from None
+        raise _not_utf8(path, error.object, error.start) from None
+
+
+def _not_utf8(path: Path, data: bytes, start: int) -> SpecError:
+    line, column = _position(data[:start].decode("utf-8"))
+    problem = Problem(line, column, f"is not UTF-8 text: byte 0x{data[start]:02x}", "save the file as UTF-8")
+    return SpecError(path, [problem], data.decode("utf-8", errors="replace").splitlines())
+
+
+def _position(before: str) -> tuple[int, int]:
+    """Line and column of the character after this text."""
+    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+
+def _visible(letter: str) -> str:
+    """Control characters of a broken file must not reach the terminal."""
+    return letter if letter.isprintable() or letter == "\t" else "\N{REPLACEMENT CHARACTER}"
+
+
+def _window(text: str, at: int) -> tuple[str, int]:
+    """At most `_SHOWN` characters of a line around a place, and where in them it is."""
+    if len(text) <= _SHOWN:
+        return text, min(at, len(text))
+    start = max(0, min(at - _SHOWN // 2, len(text) - _SHOWN))
+    left, right = "…" * (start > 0), "…" * (start + _SHOWN < len(text))
+    return f"{left}{text[start : start + _SHOWN]}{right}", at - start + len(left)
+
+
+def _too_much(depth: int) -> str:
+    if depth > DEEPEST:
+        return f"nested more than {DEEPEST} levels deep"
+    return f"more than {MOST_NODES:,} values, with each alias counted as what it stands for"
 
 
 def display(path: Path) -> str:
@@ -129,15 +193,51 @@ def display(path: Path) -> str:
 
 def _parse(path: Path, text: str, lines: Sequence[str]) -> Any:
     try:
+        _refuse_monsters(path, text, lines)
         root = YAML(typ="rt").load(text)
+    except ReaderError as error:
+        raise SpecError(path, [_bad_character(text, error)], lines) from None
     except MarkedYAMLError as error:
         raise SpecError(path, [_yaml_problem(error)], lines) from None
-    except (YAMLError, ValueError, RecursionError) as error:
+    except SpecError:
+        raise
+    except (YAMLError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise SpecError(path, [Problem(1, 1, f"is no YAML: {reason}")], lines) from None
     if not isinstance(root, CommentedMap):
         raise SpecError(path, [Problem(1, 1, "a spec is a mapping that starts with `spec: 1`")], lines)
     return root
+
+
+def _refuse_monsters(path: Path, text: str, lines: Sequence[str]) -> None:
+    """Counts before anything is built: the parser's events come one by one, and the building recurses."""
+    nodes, opened = 0, list[str | None]()
+    for event in YAML(typ="rt").parse(text):
+        nodes += isinstance(event, NodeEvent)
+        if isinstance(event, CollectionStartEvent):
+            opened.append(event.anchor)
+        elif isinstance(event, CollectionEndEvent):
+            opened.pop()
+        if wrong := _monstrous(event, opened, nodes):
+            line, column = event.start_mark.line + 1, event.start_mark.column + 1
+            raise SpecError(path, [Problem(line, column, wrong, "a spec is small and flat")], lines)
+
+
+def _monstrous(event: Event, opened: Sequence[str | None], nodes: int) -> str:
+    """What is too much about an event below these anchors, as node number `nodes`; empty if nothing is."""
+    if len(opened) > DEEPEST or nodes > MOST_NODES:
+        return _too_much(len(opened))
+    if isinstance(event, AliasEvent) and event.anchor in opened:
+        return f"the alias {event.anchor!r} stands inside its own anchor"
+    if isinstance(event, ScalarEvent) and not event.style and _HUGE.fullmatch(event.value):
+        return f"a number of {len(event.value)} digits"
+    return ""
+
+
+def _bad_character(text: str, error: ReaderError) -> Problem:
+    line, column = _position(text[: error.position])
+    code = ord(text[error.position]) if error.position < len(text) else 0
+    return Problem(line, column, f"the character U+{code:04X} may not stand in YAML", "leave it out")
 
 
 def _yaml_problem(error: MarkedYAMLError) -> Problem:

@@ -17,10 +17,12 @@ from pydantic import ValidationError
 
 from conformance.dialect import Dialect, Source, Value, as_json, metrics, pick
 from conformance.history import Facts, Outcome, PlannedRequest
+from conformance.replies import excerpt, is_completion
 from conformance.vocabulary import ASCII, LETTERS, Ids, Letters, Words
 
 if TYPE_CHECKING:
     from conformance.target import Target
+    from conformance.wire import RawReply
 
 How = Literal["engine", "serve", "endpoint"]
 _FEWEST_IDS = 64
@@ -149,15 +151,22 @@ def measured(target: Target, facts: Facts) -> Facts:
 
 def _first_reply(target: Target) -> Outcome:
     """A small completion with all that the dialect asks for; without logprobs where those are refused."""
-    outcome = target.send(trial(target, 8, seed=0))
-    if outcome.status in (400, 422) and outcome.plan.logprobs:
+    plan = trial(target, 8, seed=0)
+    raw = target.exchange(plan).run()
+    if raw.status in (400, 422):
         target.drop_logprobs()
-        outcome = target.send(trial(target, 8, seed=0))
-    if not outcome.ok:
-        raise TargetError(
-            f"{target.url} did not answer POST {target.dialect.ask.route} like an LLM server: {outcome.error}"
-        )
+        raw = target.exchange(plan).run()
+    outcome = target.parse(raw, plan)
+    if not outcome.ok or not is_completion(raw):
+        raise TargetError(_no_llm(target, raw, outcome))
     return outcome
+
+
+def _no_llm(target: Target, raw: RawReply, outcome: Outcome) -> str:
+    route = f"{target.url} did not answer POST {target.dialect.ask.route} like an LLM server"
+    came = f" (it sent {excerpt(raw)})" if raw.status is not None else ""
+    expected = "expected a completion: JSON, or a stream of it, whose choices hold a text and a finish_reason"
+    return f"{route}: {outcome.error or 'no completion came back'}{came}; {expected}"
 
 
 def _told_version(target: Target) -> str:

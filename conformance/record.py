@@ -16,11 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from conformance.history import VERSION, Facts, Memory, Outcome, Sample, Span, Workload
+from conformance.plan import Scale
 
 Key = tuple[str, str]
 """Spec id and rung."""
@@ -63,7 +64,11 @@ class Recording:
 
 
 def _header(seen: Recording, event: dict[str, Any]) -> None:
-    version = event["version"]
+    version, scale = event["version"], event.get("scale", "full")
+    if type(version) is not int or version < 1:
+        raise ValueError(f"format {version!r}; expected a whole number from 1 to {VERSION}")
+    if scale not in get_args(Scale):
+        raise ValueError(f"scale {scale!r}; expected {' or '.join(get_args(Scale))}")
     if version > VERSION:
         raise ValueError(f"format {version}; this version reads up to {VERSION}, a newer one is needed")
     seen.header = {name: value for name, value in event.items() if name != "event"}
@@ -89,6 +94,12 @@ def _prompt(seen: Recording, event: dict[str, Any]) -> None:
 
 def _begin(seen: Recording, event: dict[str, Any]) -> None:
     key = (event["spec"], event["rung"])
+    if key in seen.workloads:
+        # Which of the two would be judged? A file joined with itself or with a later run has both.
+        name = f"{key[0]}[{key[1]}]" if key[1] else key[0]
+        raise ValueError(
+            f"{name} occurs a second time; expected each case once, so replay the files one by one"
+        )
     seen.current = Workload(*key, facts=dict(seen.facts))
     seen.workloads[key] = seen.current
     seen.digests[key] = event["digest"]
@@ -256,10 +267,12 @@ def read(path: Path) -> Recording:
 def _take(seen: Recording, path: Path, number: int, line: str) -> None:
     try:
         event = json.loads(line)
+        if not isinstance(event, dict):
+            raise ValueError("expected a JSON object")
         if number == 1 and event["event"] != "header":
             raise ValueError("the first line of a history is its header")
         seen.apply(event)
-    except (ValueError, KeyError, TypeError, ValidationError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
         # Every whole line ends in a line feed, so only the very last one can be without.
         if line.endswith("\n") or number == 1:
             raise HistoryError(f"{path}:{number}: not an event of a history: {_why(error)}") from None

@@ -54,6 +54,8 @@ class _Parts:
         self.trace = (answer.trace and pick(data, answer.trace)) or self.trace
 
     def _choice(self, data: dict[str, Any], answer: Answer, at: float | None) -> None:
+        if not isinstance(data.get("choices", []), list):
+            raise BadReply(f"a reply whose choices are no list: {_shorten(json.dumps(data['choices']))}")
         text = pick(data, "choices[0].text") or ""
         ids = pick(data, answer.ids) if answer.ids else None
         self.finish_reason = pick(data, "choices[0].finish_reason") or self.finish_reason
@@ -154,6 +156,22 @@ def _parsed(payload: bytes, what: str) -> Any:
         return json.loads(payload)
     except ValueError:
         raise BadReply(f"{what} is no JSON: {_shorten(payload.decode(errors='replace'))}") from None
+
+
+def is_completion(raw: RawReply) -> bool:
+    """Whether a reply, streamed or not, is one of a completions route: choices with a text and a finish."""
+    payloads = [payload for _, payload in raw.events] if raw.streamed else [raw.body]
+    choices = [pick(as_json(payload.decode(errors="replace")), "choices[0]") for payload in payloads]
+    has_text = any(isinstance(pick(choice, "text"), str) for choice in choices)
+    return has_text and any(pick(choice, "finish_reason") for choice in choices)
+
+
+def excerpt(raw: RawReply, length: int = 80) -> str:
+    """What came back, in a few words: its content type and its first characters."""
+    kind = raw.headers.get("content-type", "no content type")
+    content = raw.events[0][1] if raw.events else raw.body
+    text = " ".join(content.decode(errors="replace").split())
+    return f"{kind}, {text[:length]!r}{'…' if len(text) > length else ''}"
 
 
 def carries_token(payload: bytes, answer: Answer) -> bool:

@@ -16,6 +16,7 @@ from conformance.history import Outcome
 from conformance.judges.base import (
     Case,
     Finding,
+    Stop,
     cached_of,
     guard,
     held_together,
@@ -27,6 +28,7 @@ from conformance.judges.base import (
 )
 from conformance.law import Lawful, shared_prefix
 from conformance.spec import Name, Strict
+from conformance.verdict import Status
 
 
 class Adopters(Strict):
@@ -43,6 +45,9 @@ def adopters(args: Adopters, case: Case) -> Finding:
     cold = case.requirement == "adopt/3"
     (_guard_cold if cold else _guard_warm)(case, got, laws)
     wanted = len(got) - 1 if args.at_least is None else args.at_least
+    if wanted > len(got):
+        raise Stop(Status.ERROR, f"at_least is {wanted}, but {args.of!r} has {len(got)} requests")
+    guard(wanted > 0, f"{args.of!r} is one request, so all but one is none")
     found = _judge_adoption(got, laws, wanted, cold)
     if not found.witness:
         together = in_flight_together(got) if cold else held_together(case, args.of, got)
@@ -225,6 +230,8 @@ def turns_adopt(args: TurnsAdopt, case: Case) -> Finding:
     judged = [(o, case.lawful(o)) for o in turns[1:]]
     wrong = next(((o, law) for o, law in judged if not law.allows(cached_of(o))), None)
     if wrong is None:
+        # Without a granule nothing is due: that lies with what the target tells, not with the case.
+        case.granule()
         broken = next((b.id for a, b in pairwise(turns) if not _continues(a, b)), None)
         guard(broken is None, f"{broken} does not continue the turn before it token by token")
         due = any(law.low > 0 for _, law in judged)

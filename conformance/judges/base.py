@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from conformance.history import Facts, Outcome, Sample, Workload
+from conformance.history import Facts, Outcome, Sample, Span, Workload
 from conformance.law import Lawful, LawUnknownError, lawful, prompt_length
 from conformance.spec import Strict
 from conformance.verdict import Status, Verdict
@@ -100,6 +100,7 @@ class Case:
             _check_finished(outcome)
         if not found or self._unfinished(step, arm):
             raise Stop(Status.ERROR, self.workload.trouble or _no_end(self.workload, step))
+        _check_complete(self.workload, step, arm)
         return found
 
     def _unfinished(self, step: str, arm: str) -> bool:
@@ -138,6 +139,39 @@ class Case:
         if self.workload.trouble or self.workload.cut:
             raise Stop(Status.ERROR, self.workload.trouble or _no_end(self.workload, mark))
         raise Stop(Status.UNOBSERVABLE, f"no statistics were read at the mark {mark!r}")
+
+
+_SENDING = ("send", "burst", "series", "turns")
+
+
+def _check_whole(workload: Workload) -> None:
+    """A history from which a line was taken shows another workload than the one that ran."""
+    if workload.trouble is None and not workload.cut:
+        steps = [(s.step, s.arm) for s in workload.spans if s.kind in _SENDING]
+        for step, arm in dict.fromkeys([*steps, *((o.step, o.arm) for o in workload.outcomes)]):
+            _check_complete(workload, step, arm)
+
+
+def _check_complete(workload: Workload, step: str, arm: str) -> None:
+    """Every request of a step is on record once: 0 to n - 1, n as the step's span says where it does."""
+    found, span = workload.of(step, arm), workload.span(step, arm)
+    seen = [outcome.index for outcome in found]
+    count = max([*(index + 1 for index in seen), _count_of(span)])
+    missing = next((index for index in range(count) if index not in seen), None)
+    if missing is not None:
+        name = step if span is not None and span.kind == "send" else f"{step}[{missing}]"
+        raise Stop(Status.ERROR, f"{name} is missing from the history")
+    twice = next((outcome.id for outcome in found if seen.count(outcome.index) > 1), None)
+    if twice is not None:
+        raise Stop(Status.ERROR, f"{twice} is in the history more than once")
+
+
+def _count_of(span: Span | None) -> int:
+    """Requests that a step sent; at least one where its span does not say how many."""
+    if span is None or span.kind not in _SENDING:
+        return 0
+    told = span.detail.get("requests")
+    return told if isinstance(told, int) else 1
 
 
 def _check_finished(outcome: Outcome) -> None:
@@ -232,6 +266,7 @@ def ruling(rule: Callable[[A, Case], Finding], args: A, workload: Workload, requ
     if workload.unobservable is not None:
         return Verdict(Status.UNOBSERVABLE, requirement, reason=workload.unobservable)
     try:
+        _check_whole(workload)
         verdict = _of_finding(rule(args, Case(workload, requirement)), requirement)
     except Stop as stop:
         verdict = Verdict(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from conformance.history import Grade, Outcome
+from conformance.history import Grade, Outcome, Workload
 from conformance.judges.base import (
     Case,
     Finding,
@@ -81,11 +81,19 @@ def solo_of(case: Case, outcome: Outcome) -> Outcome:
     runs = case.workload.solos.get(outcome.plan.key, [])
     if not runs and case.workload.trouble:
         raise Stop(Status.ERROR, case.workload.trouble)
+    if not runs and _ran_alone(case.workload):
+        raise Stop(Status.ERROR, f"the solo run of {outcome.id} is missing from the history")
     need(bool(runs), f"{outcome.id} could not be run alone with reuse off")
     if not runs[0].ok:
         status = Status.TIMEOUT if runs[0].timed_out else Status.ERROR
         raise Stop(status, f"the solo run of {outcome.id} failed: {runs[0].error or runs[0].status}")
     return runs[0]
+
+
+def _ran_alone(workload: Workload) -> bool:
+    """Whether every solo run was made: the driver says so in the span of the solo runs."""
+    span = workload.span("(solos)")
+    return span is not None and "runs" in span.detail
 
 
 def cold_equals_cold(case: Case, outcomes: Sequence[Outcome], grade: Grade) -> None:

@@ -180,6 +180,7 @@ def entry_intact(args: EntryIntact, case: Case) -> Finding:
         request=(wrong[0] if wrong else again[0]).id,
     )
     if not found.witness:
+        case.granule()
         deepest = min(case.lawful(o).low for o in again)
         hit = any(0 < cached_of(o) < deepest for o in short)
         guard(
@@ -285,6 +286,7 @@ def one_shot(args: OneShot, case: Case) -> Finding:
     """Dense storage: one borrower takes the entry, siblings prefill cold until it is back (store/6)."""
     declared = case.facts.sharing
     guard(declared == "one_shot", f"the target's storage is {declared!r}, not one-shot")
+    case.granule()
     burst, again = case.requests(args.of), case.requests(args.again)
     laws = [case.lawful(o) for o in burst]
     guard(min(law.low for law in laws) > 0, "nothing was stored that the burst could have taken")

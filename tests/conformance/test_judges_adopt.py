@@ -51,6 +51,22 @@ def test_at_least_can_ask_for_all() -> None:
     assert judge("adopters", made, of="eight", at_least=8).status is Status.FAIL
 
 
+def test_more_adopters_than_requests_are_an_error() -> None:
+    verdict = judge("adopters", workload(seed(), *burst([192] * 8)), of="eight", at_least=99)
+    assert (verdict.status, verdict.reason) == (
+        Status.ERROR,
+        "at_least is 99, but 'eight' has 8 requests",
+    )
+
+
+def test_all_but_one_of_a_single_request_is_vacuous() -> None:
+    verdict = judge("adopters", workload(seed(), *burst([0])), of="eight")
+    assert (verdict.status, verdict.reason) == (
+        Status.VACUOUS,
+        "'eight' is one request, so all but one is none",
+    )
+
+
 def test_adopting_too_little_fails() -> None:
     verdict = judge("adopters", workload(seed(), *burst([192] * 7 + [160])), of="eight")
     assert (verdict.status, verdict.request) == (Status.FAIL, "eight[7]")
@@ -284,6 +300,21 @@ def test_a_turn_that_adopts_too_little_fails() -> None:
 def test_generated_tokens_are_due_only_where_declared() -> None:
     assert conversation(*talk(0, 192), generated_reusable=False).status is Status.PASS
     assert conversation(*talk(0, 192)).status is Status.FAIL
+
+
+def test_without_a_granule_turns_are_unobservable() -> None:
+    verdict = conversation(*talk(0, 224, 256), granule=None)
+    assert (verdict.status, verdict.reason) == (
+        Status.UNOBSERVABLE,
+        "the granule G is neither declared nor calibrated",
+    )
+    assert conversation(*talk(0, 240), granule=None).status is Status.FAIL
+
+
+def test_turns_without_counts_are_unobservable() -> None:
+    silent = [turn.model_copy(update={"cached": None}) for turn in talk(0, 224)]
+    verdict = conversation(*silent, granule=None)
+    assert (verdict.status, verdict.reason) == (Status.UNOBSERVABLE, "talk[1] reports no cached tokens")
 
 
 @pytest.mark.parametrize("changes", [{"exact": False}, {"ids": False}])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.history import NotClaimed
+from conformance.history import NotClaimed, Outcome
 from conformance.judges import JUDGES
 from conformance.requirements import REQUIREMENTS
 from conformance.verdict import Status
@@ -79,6 +79,46 @@ def test_a_step_cut_off_in_the_file_is_an_error() -> None:
     made.cut = True
     verdict = judge("adopters", made, of="eight")
     assert (verdict.status, verdict.reason) == (Status.ERROR, "the history ends before 'eight' did")
+
+
+def without(index: int) -> list[Outcome]:
+    return [outcome for outcome in burst([192] * 8) if outcome.index != index]
+
+
+def test_a_request_that_was_taken_from_the_history_is_an_error() -> None:
+    verdict = judge("adopters", workload(seed(), *without(3)), of="eight")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "eight[3] is missing from the history")
+
+
+def test_the_last_request_of_a_step_is_missed_where_its_span_counts() -> None:
+    told = workload(seed(), *without(7), span("eight", 10, 12, requests=8))
+    verdict = judge("adopters", told, of="eight")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "eight[7] is missing from the history")
+    whole = workload(seed(), *burst([192] * 8), span("eight", 10, 12, requests=8))
+    assert judge("adopters", whole, of="eight").status is Status.PASS
+
+
+def test_a_gap_in_one_step_spoils_what_another_shows() -> None:
+    made = workload(span("seed", 0, 1, "send"), *burst([0] * 8))
+    verdict = judge("counted", made, of="eight")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "seed is missing from the history")
+
+
+def test_a_request_that_is_there_twice_is_an_error() -> None:
+    verdict = judge("adopters", workload(seed(), *burst([192] * 8), *burst([192] * 2)), of="eight")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "eight[0] is in the history more than once")
+
+
+def test_a_solo_run_that_was_taken_from_the_history_is_an_error() -> None:
+    made = workload(seed(), *burst([192] * 2), span("(solos)", 20, 30, "solos", runs=2))
+    verdict = judge("same_as_solo", made, of="eight")
+    reason = "the solo run of eight[0] is missing from the history"
+    assert (verdict.status, verdict.reason) == (Status.ERROR, reason)
+
+
+def test_solo_runs_that_could_not_be_made_are_unobservable() -> None:
+    made = workload(seed(), *burst([192] * 2), span("(solos)", 20, 30, "solos", reason="no way"))
+    assert judge("same_as_solo", made, of="eight").status is Status.UNOBSERVABLE
 
 
 def test_a_workload_that_could_not_run_is_unobservable() -> None:

@@ -222,6 +222,14 @@ def test_a_short_match_leaves_the_entry_whole() -> None:
     assert intact(workload(seed(), short(64), again(192))).status is Status.PASS
 
 
+def test_without_a_granule_no_entry_is_judged() -> None:
+    verdict = intact(workload(seed(), short(64), again(192), facts=facts(granule=None)))
+    assert (verdict.status, verdict.reason) == (
+        Status.UNOBSERVABLE,
+        "the granule G is neither declared nor calibrated",
+    )
+
+
 def test_an_entry_that_was_trimmed_to_the_match_fails() -> None:
     verdict = intact(workload(seed(), short(64), again(64)))
     assert (verdict.status, verdict.request) == (Status.FAIL, "deep")
@@ -362,6 +370,12 @@ def shot(cached: list[int], deep: int = 192, **changes: Any) -> Workload:
 
 def dense(made: Workload) -> Verdict:
     return judge("one_shot", made, of="four", again="deep")
+
+
+def test_without_a_granule_no_borrower_is_judged() -> None:
+    target = facts(sharing="one_shot", granule=None)
+    made = workload(seed(), *burst([0, 192, 0, 0], step="four"), again(192), facts=target)
+    assert dense(made).status is Status.UNOBSERVABLE
 
 
 def test_one_borrower_takes_the_dense_entry() -> None:

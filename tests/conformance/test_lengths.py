@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.lengths import LengthError, UnknownHere, check, evaluate
+from conformance.lengths import LengthError, UnknownHere, check, constant, evaluate
 
 SYMBOLS = {"B": 32, "G": 16, "C": 256, "pool": 1000, "prefix": 3700}
 
@@ -82,6 +82,45 @@ def test_a_symbol_the_target_lacks_is_told_apart_from_a_mistake() -> None:
 def test_division_by_zero_is_named() -> None:
     with pytest.raises(LengthError, match="division by zero"):
         evaluate("B/0", SYMBOLS)
+
+
+@pytest.mark.parametrize("expr", [10_000_001, "10000002", "3*4000000", "pool*20000"])
+def test_a_length_has_a_ceiling(expr: int | str) -> None:
+    with pytest.raises(LengthError, match="more than 10,000,000 tokens"):
+        evaluate(expr, SYMBOLS)
+
+
+@pytest.mark.parametrize("expr", [10_000_000, "5000000*2", "pool*10000"])
+def test_the_ceiling_itself_is_a_length(expr: int | str) -> None:
+    assert evaluate(expr, SYMBOLS) == 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("expr", "message"),
+    [
+        (0, "0 is 0 tokens; at least 1"),
+        (-3, "-3 is -3 tokens"),
+        ("3-9", "'3-9' is -6 tokens"),
+        ("1/2", "'1/2' is 0 tokens"),
+        ("8/0", "division by zero"),
+        ("pool/(2-2)", "division by zero"),
+        ("B+20000000", "more than 10,000,000"),
+        (int("9" * 200), "9… is more than 10,000,000"),
+    ],
+)
+def test_what_can_be_a_length_on_no_target_is_refused_at_once(expr: int | str, message: str) -> None:
+    with pytest.raises(LengthError, match=message):
+        check(expr)
+
+
+@pytest.mark.parametrize("expr", [1, "9-8", "B-40", "pool/B", "pool/2B", "0+B", "B-B+1"])
+def test_what_may_be_a_length_somewhere_is_left_to_the_target(expr: int | str) -> None:
+    check(expr)
+
+
+@pytest.mark.parametrize(("expr", "value"), [(16, 16), ("8*2", 16), ("reply", None), ("B-B", None)])
+def test_a_constant_is_the_same_everywhere(expr: int | str, value: int | None) -> None:
+    assert constant(expr) == value
 
 
 @given(st.text(max_size=90))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance.load import Loaded, load, load_all, spec_files
-from conformance.marks import SpecError, read_document
+from conformance.marks import Document, Location, SpecError, read_document
 
 GOOD = """\
 spec: 1
@@ -79,6 +79,19 @@ def test_as_names_another_requirement(tmp_path: Path) -> None:
         ("- wait: idle", "- wait: -1", 16, 11, "'idle' or 'settle' or greater than or equal to 0, not -1"),
         ("tokens: 8B", "tokens: 1.5", 6, 20, "should be a valid integer or a valid string, not 1.5"),
         ("tokens: 8B", "tokens: 8Q", 6, 20, "unknown symbol 'Q'"),
+        ("tokens: 8B", "tokens: 99999999999999999999", 6, 20, "is more than 10,000,000 tokens"),
+        ("tokens: 8B", "tokens: 3-9", 6, 20, "'3-9' is -6 tokens; at least 1 is needed"),
+        ("tokens: 8B", "tokens: 0", 6, 20, "0 is 0 tokens; at least 1 is needed"),
+        ("tokens: 8B", "tokens: B/0", 6, 20, "'B/0': division by zero"),
+        ("seed: 1}", "seed: 1}\n  sistem: {tokens: 1, seed: 2}", 7, 3, "no prompt uses the text 'sistem'"),
+        ("{unique: n}", "{unique: 3}", 7, 7, "no length uses the variable 'n'"),
+        ("{unique: n}", "{unique: n}, {literal: ''}", 10, 45, "an empty literal adds nothing"),
+        ("at_least: 7", "at_least: 99", 19, 37, "at_least is 99, but 'eight' has 8 requests"),
+        ("{of: eight, at_least: 7", "{of: seed, at_least: 2", 19, 36, "but 'seed' has 1 request"),
+        ("title: A sample", "title: A\nserve: {profile: nope}", 4, 18, "has a launch profile 'nope'"),
+        ("for:", "arms: {a: {serve: {profile: nope}}}\nfor:", 7, 29, "has a launch profile 'nope'"),
+        ("[system, {unique: n}]", "[]", 10, 13, "at least one item is needed"),
+        ("leave: {phase: decoding}", "leave: 3", 15, 12, "a mapping is needed, not 3"),
         ("{n: [1G-1, 1G]}", "{n: [1G-1, n]}", 7, 17, "unknown symbol 'n'"),
         ("{n: [1G-1, 1G]}", "{n: []}", 7, 10, "the rungs of a ladder"),
         ("{n: [1G-1, 1G]}", "{n: [1G], m: [1]}", 7, 6, "a ladder has one variable"),
@@ -152,8 +165,12 @@ def test_a_tab_before_the_place_keeps_the_caret_under_it(tmp_path: Path) -> None
         ("", "a spec is a mapping that starts with `spec: 1`"),
         ("- a\n", "a spec is a mapping"),
         ("a: 1\n---\nb: 2\n", "a second document"),
-        ("a: \x00", "is no YAML"),
-        ("a: " + "[" * 5000, "is no YAML: maximum recursion depth"),
+        ("a: \x00", "case.yaml:1:4: the character U+0000 may not stand in YAML"),
+        ("b: 1\na: é\x07", "case.yaml:2:5: the character U+0007 may not stand in YAML"),
+        ("a: " + "[" * 30, "case.yaml:1:23: nested more than 20 levels deep"),
+        ("a: [" + "1," * 10_000, "more than 10,000 values"),
+        ("a: &a {b: *a}", "case.yaml:1:11: the alias 'a' stands inside its own anchor"),
+        ("b: 1\na: " + "9" * 5000, "case.yaml:2:4: a number of 5000 digits"),
         ("a: *x", "found undefined alias"),
         ("\t- x", "cannot start any token"),
     ],
@@ -169,9 +186,91 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "latin.yaml"
-    path.write_bytes(b"title: \xe9")
-    with pytest.raises(SpecError, match=r"is not UTF-8 text \(byte 7\)"):
+    path.write_bytes("spec: 1\ntitle: é".encode() + b"\xe9")
+    with pytest.raises(SpecError, match=r"latin\.yaml:2:9: is not UTF-8 text: byte 0xe9\n    title: é�\n"):
         load(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "bom.yaml"
+    path.write_text(GOOD, encoding="utf-8-sig")
+    assert load(path).spec == load(write(tmp_path, GOOD)).spec
+
+
+def bomb(levels: int) -> str:
+    """Three values, ten times as many on every further line."""
+    lines = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, levels)]
+    return "\n".join(["a0: &a0 [x, x, x]", *lines, "a: 1\n"])
+
+
+def test_an_alias_counts_as_all_that_it_stands_for(tmp_path: Path) -> None:
+    assert "more than 10,000 values" in str(refused(tmp_path, bomb(9)))
+    assert "unknown key 'a0'" in str(refused(tmp_path, bomb(3)))
+
+
+def test_counting_stops_at_the_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    plain = Document._plain
+
+    def noted(self: Document, node: object, loc: Location) -> object:
+        counted.append(len(loc))
+        return plain(self, node, loc)
+
+    monkeypatch.setattr(Document, "_plain", noted)
+    refused(tmp_path, bomb(30))
+    assert len(counted) == 10_001
+
+
+def test_a_monstrous_line_is_cut_around_the_caret(tmp_path: Path) -> None:
+    error = refused(tmp_path, GOOD.replace("title: A sample", f"{'x' * 2000}: {'y' * 2000} : z"))
+    _, text, caret, *_ = str(error).splitlines()
+    assert len(text) == 4 + 102
+    assert text[len(caret) - 1] == ":"
+    assert (text[4], text[-1]) == ("…", "…")
+
+
+def test_a_monstrous_name_is_cut_in_the_message(tmp_path: Path) -> None:
+    error = refused(tmp_path, GOOD.replace("title: A sample", f"title: A sample\n{'x' * 2000}: 1"))
+    assert all(len(line) < 400 for line in str(error).splitlines())
+
+
+def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    assert "\x07" not in str(refused(tmp_path, "a: \x07"))
+
+
+SOLO = GOOD.replace("  - counted", "  - same_as_solo: {of: eight, as: count/1}\n  - counted")
+
+
+def test_too_short_a_reply_shows_nothing_at_grade_decided(tmp_path: Path) -> None:
+    text = SOLO.replace("requests: 8", "requests: 8\n    max_tokens: 16-1")
+    assert places(refused(tmp_path, text)) == [
+        (14, 17, "same_as_solo needs 16 decided tokens, and these replies have 15")
+    ]
+
+
+@pytest.mark.parametrize(("tokens", "grade"), [("16", ""), ("reply", ""), ("15", ", grade: tokens")])
+def test_a_reply_may_be_long_or_of_another_grade(tmp_path: Path, tokens: str, grade: str) -> None:
+    text = SOLO.replace("requests: 8", f"requests: 8\n    max_tokens: {tokens}")
+    assert load(write(tmp_path, text.replace("as: count/1", f"as: count/1{grade}")))
+
+
+def test_no_word_of_the_library_reaches_a_user(tmp_path: Path) -> None:
+    """Each key of the spec with a value of the wrong kind, wherever it stands."""
+    for key in ("serve", "arms", "texts", "steps", "proves", "expect", "for", "kills"):
+        rest = "\n".join(f"{line}" for line in MINIMAL.splitlines() if not line.startswith(f"{key}:"))
+        [problem] = refused(tmp_path, f"{key}: 3\n{rest}\n").problems
+        assert (problem.line, problem.column) == (1, len(key) + 3)
+        assert problem.message in ("a mapping is needed, not 3", "a list is needed, not 3")
+
+
+MINIMAL = """\
+spec: 1
+id: a/b
+title: t
+proves: [count/1]
+steps: [{send: s, prompt: [{unique: 4}]}]
+expect: [{counted: {of: s}}]
+"""
 
 
 def test_a_merged_key_is_marked_where_it_was_merged(tmp_path: Path) -> None:
@@ -202,6 +301,7 @@ def test_two_files_with_one_id(tmp_path: Path) -> None:
 
 def test_spec_files_are_found_in_order(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
+    (tmp_path / "folder.yaml").mkdir()
     for name in ("b/two.yaml", "a.yml", "spec.schema.json"):
         write(tmp_path, "", name)
     assert [path.name for path in spec_files(tmp_path)] == ["a.yml", "two.yaml"]

@@ -18,6 +18,7 @@ def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ladder = CASE.replace("area/case", "area/ladder").replace(
         "steps:", "for: {n: [1G, 2G]}\nguard: it hit\nsteps:"
     )
+    ladder = ladder.replace("unique: 3", "unique: n")
     (tmp_path / "case.yaml").write_text(CASE.replace("texts:", "quick: true\ntexts:"))
     (tmp_path / "ladder.yaml").write_text(ladder)
     monkeypatch.setattr(command, "SPECS", tmp_path)

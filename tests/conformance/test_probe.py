@@ -10,7 +10,7 @@ from conformance.dialect import Dialect, dialects
 from conformance.probe import TargetError, plain_ids, recognise, trial
 from conformance.target import Target
 from conformance.vocabulary import ASCII, LETTERS, Ids, Letters, Words
-from tests.conformance.fakeserver import Behaviour, fake_server
+from tests.conformance.fakeserver import Behaviour, Handler, fake_server
 from tests.conformance.targets import TEXT, dialect, fake_target, options
 
 INFO = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n'
@@ -148,6 +148,26 @@ def test_refused_logprobs_are_not_asked_for_again() -> None:
 def test_a_server_that_cannot_complete_is_no_target(behaviour: Behaviour, why: str) -> None:
     message = rf"did not answer POST /v1/completions like an LLM server: .*{why}"
     with pytest.raises(TargetError, match=message), fake_target(behaviour):
+        raise AssertionError("never probed")
+
+
+@pytest.mark.parametrize(
+    ("body", "came"),
+    [
+        (
+            '{"choices": "no"}',
+            r"choices are no list.* \(it sent application/json, '\{\"choices\": \"no\"\}'\)",
+        ),
+        ('{"hello": "world"}', r"no completion came back \(it sent application/json, '\{\"hello\".*\)"),
+        ("<html>" + "x" * 200, r"an HTML page \(it sent application/json, '<html>x{74}'…\)"),
+    ],
+)
+def test_a_web_server_that_is_no_llm_is_refused(
+    body: str, came: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Handler, "_complete", lambda self, data: self._reply(200, body.encode()))
+    wanted = rf"^http://127\.0\.0\.1:\d+ did not .*{came}; expected a completion: .* a finish_reason$"
+    with pytest.raises(TargetError, match=wanted), fake_target(Behaviour(pages={"/health": "<html>"})):
         raise AssertionError("never probed")
 
 

@@ -143,7 +143,12 @@ def test_an_unobservable_workload_says_why(tmp_path: Path) -> None:
         ),
         (['{"event":"header","version":2}'], r":1: .*format 2; this version reads up to 1"),
         (['{"event":"header"}'], r":1: .*version is missing"),
-        (['{"event":"header","version":1}', "[1]"], r":2: not an event"),
+        (['{"event":"header","version":"x"}'], r":1: .*format 'x'; expected a whole number from 1 to 1"),
+        (['{"event":"header","version":true}'], r":1: .*format True; expected a whole number"),
+        (['{"event":"header","version":0}'], r":1: .*format 0; expected a whole number"),
+        (['{"event":"header","version":1,"scale":"huge"}'], r":1: .*scale 'huge'; expected full or ci"),
+        (['{"event":"header","version":1}', "[" * 100_000], r":2: not an event"),
+        (['{"event":"header","version":1}', "[1]"], r":2: not an event of a history: expected a JSON object"),
         (['{"event":"header","version":1}', '{"event":"dance"}'], r":2: .*unknown event 'dance'"),
         (['{"event":"header","version":1}', '{"event":"end"}'], r":2: .*outside of any workload"),
         (
@@ -181,6 +186,16 @@ def test_histories_of_two_workers_may_be_joined(tmp_path: Path) -> None:
         ("a/b", "n=1"): True,
         ("c/d", ""): False,
     }
+
+
+def test_a_file_joined_with_itself_is_refused(tmp_path: Path) -> None:
+    recorded(tmp_path / "one")
+    text = (tmp_path / "one").read_text()
+    (tmp_path / "both").write_text(text * 2)
+    with pytest.raises(
+        HistoryError, match=r"both:1\d: .*a/b\[n=1\] occurs a second time; expected each case once"
+    ):
+        read(tmp_path / "both")
 
 
 def test_times_start_with_the_run(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from conformance.dialect import Answer
 from conformance.history import Outcome
-from conformance.replies import carries_token, to_outcome
+from conformance.replies import carries_token, excerpt, is_completion, to_outcome
 from conformance.wire import RawReply
 from tests.conformance.fakeserver import planned
 
@@ -72,6 +72,42 @@ def test_several_tokens_in_one_piece_share_its_time() -> None:
 def test_the_last_usage_counts() -> None:
     found = streamed({"choices": [], "usage": {"first": 3}}, {"choices": [], "usage": {"first": 0}})
     assert found.cached == 0
+
+
+def test_choices_that_are_no_list_are_an_error() -> None:
+    assert whole({"choices": "no"}).error == 'a reply whose choices are no list: "no"'
+
+
+END = {"choices": [{"text": "", "finish_reason": "length"}]}
+
+
+@pytest.mark.parametrize(
+    ("payloads", "holds"),
+    [
+        ([{"choices": [{"text": "a", "finish_reason": "stop"}]}], True),
+        ([token("a", 1), END, {"choices": [], "usage": {}}, b"[DONE]"], True),
+        ([token("a", 1), b"[DONE]"], False),
+        ([{"choices": [{"finish_reason": "stop"}]}], False),
+        ([{"choices": "no"}], False),
+        ([{"choices": []}], False),
+        ([b"<html>"], False),
+        ([[1]], False),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_completion_has_a_text_and_a_finish(payloads: list[Any], holds: bool, stream: bool) -> None:
+    if len(payloads) > 1 and not stream:
+        payloads = [payloads[0] if not holds else END]
+    datas = [data if isinstance(data, bytes) else json.dumps(data).encode() for data in payloads]
+    events = [(1.0, data) for data in datas] if stream else []
+    raw = RawReply(0.0, status=200, streamed=stream, events=events, body=b"" if stream else datas[0])
+    assert is_completion(raw) == holds
+
+
+def test_an_excerpt_says_what_kind_of_thing_came() -> None:
+    raw = RawReply(0.0, status=200, headers={"content-type": "text/html"}, body=b"<p>\n" + b"x" * 100)
+    assert excerpt(raw) == f"text/html, '<p> {'x' * 76}'…"
+    assert excerpt(RawReply(0.0, streamed=True, events=[(1.0, b"{}")])) == "no content type, '{}'"
 
 
 @pytest.mark.parametrize("usage", [{}, {"first": None}, {"first": "4"}, {"first": True}, None, [1], 7])
