@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import mlx.core as mx
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 Rope = Callable[[mx.array, "int | mx.array"], mx.array]
 BUILTIN = ("tiny", "tiny-fat", "digest")
-ROPE_TYPES = ("default", "linear", "llama3")
-DEFAULT_POSITIONS = 8192
-"""Used where a config.json names no maximum."""
 
 
 class ModelError(ValueError):
@@ -147,7 +144,8 @@ class CanonicalModel:
             raise ModelError(f"grid must be at least 1 row, got {grid}")
         self.config = config
         self.grid = grid
-        self._rope = rope or _plain_rope(config)
+        # Not `or`: an mlx.nn rope is an empty dict, and false.
+        self._rope = _plain_rope(config) if rope is None else rope
         self._embedding = weights["model.embed_tokens.weight"]
         self._norms = {name: w for name, w in weights.items() if "norm" in name}
         self._linears = _linears(weights)
@@ -280,10 +278,15 @@ class CanonicalModel:
         h = self._norm(f"model.layers.{layer}.input_layernorm", x)
         positions = mx.array([slot.position for slot in slots])
         q, k, v = (self._split(self._linear(layer, f"self_attn.{name}_proj", h)) for name in "qkv")
+        q, k = (self._head_norm(layer, name, x) for name, x in (("q", q), ("k", k)))
         return self._rope(q, positions), self._rope(k, positions), v
 
     def _split(self, x: mx.array) -> mx.array:
         return x.reshape(*x.shape[:2], -1, self.config.head_dim).swapaxes(1, 2)
+
+    def _head_norm(self, layer: int, name: str, x: mx.array) -> mx.array:
+        norm = f"model.layers.{layer}.self_attn.{name}_norm"  # Qwen3 has these
+        return self._norm(norm, x) if f"{norm}.weight" in self._norms else x
 
     def _linear(self, layer: int, name: str, x: mx.array) -> mx.array:
         return self.project(x, self._linears[f"model.layers.{layer}.{name}"])
@@ -358,14 +361,18 @@ def _noise_view(shape: ModelShape, length: int) -> ArrayView:
 
 
 def load(name: str, *, seed: int | None = None, grid: int = 32) -> tuple[Runner, Tokenizer]:
-    """`tiny`, `tiny-fat`, `digest`, or a Llama-family folder or repository by mlx-lm, and its tokenizer.
+    """`tiny`, `tiny-fat`, `digest`, or whatever `engine.pretrained` takes, and its tokenizer.
 
     ``seed`` draws other weights for a built-in model. Raises ModelError with the reason when refused.
     """
     from engine.tokenizer import ByteTokenizer
 
     if name not in BUILTIN:
-        return _load_pretrained(name, seed, grid)
+        from engine.pretrained import load_pretrained
+
+        if seed is not None:
+            raise ModelError(f"a model seed applies to {', '.join(BUILTIN)} only, not to {name!r}")
+        return load_pretrained(name, grid)
     tokenizer = ByteTokenizer()
     if name == "digest":
         from engine.digest import DigestModel
@@ -374,62 +381,3 @@ def load(name: str, *, seed: int | None = None, grid: int = 32) -> tuple[Runner,
     from engine.tiny import tiny
 
     return tiny(tokenizer.plain_ids(), seed=seed, grid=grid, fat=name == "tiny-fat"), tokenizer
-
-
-def _load_pretrained(name: str, seed: int | None, grid: int) -> tuple[Runner, Tokenizer]:
-    if seed is not None:
-        raise ModelError(f"a model seed applies to {', '.join(BUILTIN)} only, not to {name!r}")
-    network, tokenizer, raw = _load_mlx(name)
-    reason = refusal(raw)
-    if reason:
-        raise ModelError(f"model {name!r} is refused: {reason}")
-    from engine.tokenizer import HFTokenizer
-
-    return _canonical(network, grid), HFTokenizer(tokenizer._tokenizer, tuple(tokenizer.eos_token_ids))
-
-
-def _load_mlx(name: str) -> tuple[Any, Any, dict[str, Any]]:
-    """Network, tokenizer and config.json by mlx-lm; quantized weights are made plain."""
-    from mlx_lm.utils import dequantize_model, load  # 2 s, for transformers: only here
-
-    try:
-        network, tokenizer, raw = load(name, return_config=True)  # type: ignore[misc]
-    except Exception as error:  # whatever mlx-lm, its hub client or safetensors raise: the name is wrong
-        raise ModelError(
-            f"cannot load {name!r}, which is none of {', '.join(BUILTIN)}: {_first_line(error)}"
-        ) from error
-    return dequantize_model(network) if "quantization" in raw else network, tokenizer, raw
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def refusal(config: Mapping[str, Any]) -> str | None:
-    """Why this engine cannot promise canonical bits for a config.json, or None when it can."""
-    if config.get("model_type") != "llama":
-        return f"its model_type is {config.get('model_type')!r}; only 'llama' is supported"
-    layers = set(config.get("layer_types") or ()) - {"full_attention"}
-    if layers:
-        return f"it has {', '.join(sorted(layers))} layers; only full_attention sees every earlier token"
-    scaling = config.get("rope_scaling") or {}
-    kind = scaling.get("type") or scaling.get("rope_type", "default")
-    if kind not in ROPE_TYPES:
-        return (
-            f"its rope scaling is {kind!r}; only {', '.join(ROPE_TYPES)} tables never change with the length"
-        )
-    return None
-
-
-def _canonical(network: Any, grid: int) -> CanonicalModel:
-    """A loaded mlx-lm Llama's weights and rope under the canonical forward."""
-    from mlx.utils import tree_flatten
-
-    args = network.args
-    sizes: dict[str, Any] = {f.name: getattr(args, f.name, None) for f in fields(LlamaConfig)}
-    sizes["head_dim"] = args.head_dim or args.hidden_size // args.num_attention_heads
-    sizes["max_position_embeddings"] = args.max_position_embeddings or DEFAULT_POSITIONS
-    rope = network.model.layers[0].self_attn.rope
-    return CanonicalModel(
-        LlamaConfig(**sizes), dict(tree_flatten(network.parameters())), grid=grid, rope=rope
-    )

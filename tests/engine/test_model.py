@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -29,7 +28,6 @@ from engine.model import (
     ModelShape,
     Runner,
     load,
-    refusal,
 )
 from engine.tiny import TINY, tiny_weights
 from engine.tokenizer import ByteTokenizer
@@ -383,32 +381,3 @@ def test_starting_the_built_in_model_imports_no_heavy_library() -> None:
 def test_a_seed_makes_no_sense_for_a_folder() -> None:
     with pytest.raises(ModelError, match=r"seed applies to tiny, tiny-fat, digest only, not to '/nowhere'"):
         load("/nowhere", seed=1)
-
-
-@pytest.mark.parametrize(
-    ("config", "reason"),
-    [
-        ({"model_type": "mamba"}, "model_type is 'mamba'; only 'llama'"),
-        ({}, "model_type is None"),
-        (
-            {"model_type": "llama", "layer_types": ["full_attention", "sliding_attention"]},
-            "sliding_attention",
-        ),
-        ({"model_type": "llama", "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
-        ({"model_type": "llama", "rope_scaling": {"rope_type": "longrope"}}, "'longrope'"),
-    ],
-)
-def test_a_model_without_canonical_bits_is_refused_by_name(config: dict[str, Any], reason: str) -> None:
-    assert reason in (refusal(config) or "accepted")
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"model_type": "llama"},
-        {"model_type": "llama", "layer_types": ["full_attention"] * 2, "rope_scaling": None},
-        {"model_type": "llama", "rope_scaling": {"rope_type": "llama3"}},
-    ],
-)
-def test_a_dense_llama_is_accepted(config: dict[str, Any]) -> None:
-    assert refusal(config) is None
