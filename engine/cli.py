@@ -161,7 +161,8 @@ def _add_model_options(parser: Any) -> None:
     group.add_argument(
         "--model",
         default="tiny",
-        help="tiny, tiny-fat, digest, or a folder or repository that mlx-lm loads (default: %(default)s)",
+        help="tiny, tiny-fat, digest, a .gguf file, or a folder or repository that mlx-lm loads"
+        " (default: %(default)s)",
     )
     group.add_argument("--model-seed", type=int, metavar="N", help="seed of a built-in model's weights")
 
