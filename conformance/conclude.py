@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.history import PlannedRequest, Workload
-from conformance.report.footer import completion_body, curl_line, replay_line
+from conformance.report.footer import completion_body, curl_line, replay_line, start_lines
 from conformance.report.terminal import Entry, facts_line, skip_reason, verdict_text
 from conformance.requirements import Level, get
 from conformance.session import Options
@@ -71,7 +71,7 @@ def entry_of(found: dict[str, str]) -> Entry:
 def failure_text(
     spec: Spec, verdict: Verdict, workload: Workload | None, node_id: str, history: Path, url: str
 ) -> str:
-    """Requirement, expected, observed, witness, then the two lines to paste."""
+    """Requirement, expected, observed, witness, then the lines to paste."""
     curl = _curl(verdict, workload, history.parent / "requests", url)
     return verdict_text(verdict, f"{spec.id}: {spec.title}", [*curl, replay_line(node_id, history)])
 
@@ -80,7 +80,9 @@ def _curl(verdict: Verdict, workload: Workload | None, folder: Path, url: str) -
     plan = _culprit(verdict, workload)
     if plan is None or workload is None or "main" not in workload.facts:
         return []
-    return [curl_line(f"{url}/v1/completions", completion_body(plan, workload.facts["main"]), folder)]
+    facts = workload.facts["main"]
+    curl = curl_line(f"{url}/v1/completions", completion_body(plan, facts), folder)
+    return [*start_lines(facts, url), curl]
 
 
 def _culprit(verdict: Verdict, workload: Workload | None) -> PlannedRequest | None:

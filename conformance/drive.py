@@ -16,6 +16,7 @@ from typing import Any
 
 from conformance.footprint import measure
 from conformance.history import Facts, Memory, Outcome, PlannedRequest, Sample, Span
+from conformance.launch import COMMAND
 from conformance.plan import Plan, PlanError, PlannedStep, turn_request
 from conformance.record import Recorder
 from conformance.target import Target, TargetError, Unobservable
@@ -47,6 +48,7 @@ class Driver:
     ) -> None:
         self._target, self._recorder, self._progress, self._arm = target, recorder, progress, arm
         self._plan: Plan | None = None
+        self._told = time.monotonic()
         self._perform: dict[str, Callable[[PlannedStep], dict[str, Any]]] = {
             "send": self._send,
             "burst": self._burst,
@@ -89,8 +91,10 @@ class Driver:
         """One step with its span; returns what stops the workload, if anything does."""
         start, known = self._recorder.now(), len(self._recorder.workload.outcomes)
         detail = self._perform[step.kind](step)
-        self._span(step.name, step.kind, start, detail)
-        return detail.get("trouble") or _trouble(self._target, self._recorder.workload.outcomes[known:])
+        made = self._recorder.workload.outcomes[known:]
+        # A reader can tell from the count whether the file still holds every request.
+        self._span(step.name, step.kind, start, {**detail, "requests": len(made)} if made else detail)
+        return detail.get("trouble") or _trouble(self._target, made)
 
     def _span(self, name: str, kind: str, start: float, detail: dict[str, Any]) -> None:
         end = self._recorder.now()
@@ -180,14 +184,19 @@ class Driver:
 
     def _wait_for(self, threads: Sequence[threading.Thread], name: str) -> None:
         """Every exchange is bounded, so these threads end; meanwhile says how far they are."""
-        start = told = time.monotonic()
+        start = time.monotonic()
         for number, thread in enumerate(threads):
             while thread.is_alive():
                 thread.join(_EVERY)
                 now = time.monotonic()
-                if now - told > _TELL:
-                    told = now
-                    self._progress(f"{name}: {number} of {len(threads)} done after {now - start:.0f} s")
+                # Counted over all steps: many short ones are a long wait too.
+                if now - self._told > _TELL:
+                    self._told = now
+                    done = f"{number} of {len(threads)} done after {now - start:.0f} s"
+                    self._progress(f"{name}: {done}{self._case()}")
+
+    def _case(self) -> str:
+        return f" ({self._plan.spec_id})" if self._plan else ""
 
     def _leaving(self, step: PlannedStep, request: PlannedRequest) -> Leaving | None:
         leave = step.leave
@@ -297,7 +306,9 @@ def _trouble(target: Target, outcomes: Sequence[Outcome]) -> str | None:
 
 
 def _reference(facts: Facts, key: str) -> str:
-    return hashlib.sha256(f"{facts.model_dump_json()}{key}".encode()).hexdigest()[:16]
+    # The command differs where the server does not: a profile may only change what is shared.
+    known = facts.model_dump_json(exclude={"machine": {COMMAND}})
+    return hashlib.sha256(f"{known}{key}".encode()).hexdigest()[:16]
 
 
 def _size(request: PlannedRequest) -> int:

@@ -90,8 +90,6 @@ class FaultItem(pytest.Item):
         self.loaded, self.fault = loaded, fault
         if loaded.spec.quick:
             self.add_marker(pytest.mark.quick)
-        if self.config.pluginmanager.has_plugin("xdist"):
-            self.add_marker(pytest.mark.xdist_group(self.name + loaded.spec.id))
 
     @classmethod
     def make(cls, parent: SpecFile, loaded: Loaded, fault: KnownFault) -> FaultItem:

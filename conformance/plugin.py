@@ -11,13 +11,20 @@ import math
 import os
 import shlex
 import shutil
+import signal
 import sys
-from contextlib import nullcontext
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
+
+from conformance.report.progress import Announcer
 
 if TYPE_CHECKING:
     from conformance.plan import Scale
@@ -29,6 +36,8 @@ _HERE = Path(__file__).parent
 _LOG_WIDTH = 120
 _SESSION: pytest.StashKey[Session] = pytest.StashKey()
 _OPTIONS: pytest.StashKey[Options] = pytest.StashKey()
+_ANNOUNCER: pytest.StashKey[Announcer] = pytest.StashKey()
+_TERMINABLE: pytest.StashKey[bool] = pytest.StashKey()
 
 _VALUES = {
     "endpoint": ("URL", "test the OpenAI-compatible server at URL"),
@@ -43,6 +52,16 @@ _VALUES = {
     "allow": ("LIST", "what an endpoint, which others may use, must bear: disconnect, reset"),
     "min-judged": ("LIST", "requirements that must have been judged (default adopt/1,out/1,count/1)"),
 }
+_EXPECTED = {
+    "URL": "a URL",
+    "CMD": "a command that holds {port}",
+    "FILE": "a file",
+    "NAME": "a name",
+    "S": "a number of seconds",
+    "LIST": "names with a comma between",
+}
+_MAY_BE_EMPTY = ("engine-args", "allow")
+"""No flags and no permissions are what an empty value says; elsewhere it is a variable that nobody set."""
 _FLAGS = {
     "should": "a failed SHOULD fails the item on any target, not only on the bundled engine",
     "allow-inconclusive": "skip what is inconclusive instead of failing it",
@@ -66,18 +85,70 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick: part of the quick set of conformance specs")
-    _refuse_nonsense(config)
-    if not hasattr(config, "workerinput"):
+    if not hasattr(config, "workerinput"):  # else the controller has done all that
+        _refuse_nonsense(config)
         config.pluginmanager.register(Reporter(config), "conformance-reporter")
-    if config.getoption("numprocesses", None) and config.getoption("dist", None) == "load":
-        # Items of one workload belong on one worker, else each would perform it again.
-        config.option.dist = "loadgroup"
+        if _is_spread(config):
+            _end_when_told(config)  # its workers end with it
+            # Workers of an interrupted run report no snapshots, which must not look like a defect.
+            config.addinivalue_line("filterwarnings", "ignore:syrupy. received:UserWarning")
     if _option(config, "replay"):
         _use(config)  # a file that is no history is refused before anything is collected
 
 
+def _is_spread(config: pytest.Config) -> bool:
+    """Whether specs are run on several xdist workers."""
+    return config.getoption("dist", "no") != "no" and _is_asked_for(config)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Items of one workload belong on one worker, else each would perform it again."""
+    if not _is_spread(config):
+        return None
+    from xdist.scheduler.loadgroup import LoadGroupScheduling  # type: ignore[import-untyped]
+
+    class WorkloadScheduling(LoadGroupScheduling):  # type: ignore[misc]
+        # By node id: the marks of loadgroup reach a controller only with some versions of pytest and xdist.
+        def _split_scope(self, nodeid: str) -> str:
+            return workload_of(nodeid, _how(config) == "endpoint") or str(super()._split_scope(nodeid))
+
+    return WorkloadScheduling(config, log)
+
+
+def workload_of(nodeid: str, is_shared: bool) -> str:
+    """What must not run on two workers: file and rung, or everything on one shared server; else nothing."""
+    path, _, name = nodeid.partition("::")
+    if not path.endswith((".yaml", ".yml")):
+        return ""
+    rung = "".join(name.partition("@")[0].partition("[")[1:])
+    return "endpoint" if is_shared else path + rung
+
+
+def _end_when_told(config: pytest.Config) -> None:
+    """Make SIGTERM and SIGHUP what Ctrl-C is: servers are closed, the history ends in order."""
+    if config.stash.get(_TERMINABLE, False) or threading.current_thread() is not threading.main_thread():
+        return
+    config.stash[_TERMINABLE] = True
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _interrupt)
+            config.add_cleanup(partial(_default, number))
+
+
+def _default(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    # `timeout` and process managers send it twice; the second must not stop the closing.
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
 def _refuse_nonsense(config: pytest.Config) -> None:
     """Raise UsageError for options that exclude each other or mean nothing."""
+    _refuse_empty(config)
     targets = _targets(config)
     if len(targets) > 1:
         raise pytest.UsageError(f"{' and '.join(targets)}: one run has one target")
@@ -89,8 +160,82 @@ def _refuse_nonsense(config: pytest.Config) -> None:
         )
     if _option(config, "faults"):
         _refuse_beside_faults(config, targets)
+    if _is_spread(config) and (dist := config.getoption("dist")) not in ("load", "loadgroup"):
+        raise pytest.UsageError(
+            f"--dist {dist}: a workload stays on one worker, as with plain -n; leave it out"
+        )
     for read in (_scale, _seconds, _engine_args, _allowed):
         read(config)
+    for name, check in _CHECKS.items():
+        if value := _option(config, name):
+            check(value)
+
+
+def _refuse_empty(config: pytest.Config) -> None:
+    """An empty value is a variable that nobody set; to go on without would test the wrong thing."""
+    wanted = {name: _EXPECTED.get(metavar, "") for name, (metavar, _) in _VALUES.items()}
+    for name, expected in {**wanted, "scale": "full or ci"}.items():
+        said = {f"--{name}": config.getoption(_dest(name)), _variable(name): os.environ.get(_variable(name))}
+        for where, value in said.items():
+            if name not in _MAY_BE_EMPTY and value is not None and not value.strip():
+                raise pytest.UsageError(f"{where}: empty; expected {expected}")
+
+
+def _check_endpoint(url: str) -> None:
+    from conformance.wire import parse_address
+
+    try:
+        parse_address(url)
+    except ValueError as error:
+        raise pytest.UsageError(f"--endpoint: {error}") from None
+
+
+def _check_serve(command: str) -> None:
+    from conformance.launch import LaunchError, command_words
+
+    try:
+        command_words(command)
+    except LaunchError as error:
+        raise pytest.UsageError(f"--serve: {error}") from None
+
+
+def _check_fault(name: str) -> None:
+    from conformance.faults import known
+
+    if name not in known():
+        raise pytest.UsageError(f"--fault {name}: expected one of {', '.join(known())}")
+
+
+def _check_history(given: str) -> None:
+    path = Path(given)
+    if path.is_dir():
+        raise pytest.UsageError(f"--history {given}: a directory; expected a file to write")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise pytest.UsageError(f"--history {given}: {above} is no directory")
+
+
+def _check_min_judged(given: str) -> None:
+    from conformance.requirements import get
+
+    words = _words(given)
+    try:
+        for word in words:
+            get(word)
+    except KeyError as error:
+        raise pytest.UsageError(f"--min-judged: {error.args[0]}") from None
+    if not words:
+        raise pytest.UsageError(f"--min-judged {given!r}: expected ids such as adopt/1,out/1")
+
+
+_CHECKS: dict[str, Callable[[str], None]] = {
+    "endpoint": _check_endpoint,
+    "serve": _check_serve,
+    "fault": _check_fault,
+    "history": _check_history,
+    "min-judged": _check_min_judged,
+}
+"""What can be found wrong with a value before anything is collected."""
 
 
 def _refuse_beside_faults(config: pytest.Config, targets: list[str]) -> None:
@@ -137,11 +282,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = each_once(items)
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str] | None:
     if not _is_asked_for(config):
         return None
     spread = bool(config.getoption("numprocesses", None))
-    return f"conformance: {_describe(_options(config), spread)}"
+    lines = [_describe(_options(config), spread), *map(_stranger, _strangers(os.environ))]
+    return [f"conformance: {line}" for line in lines]
+
+
+def _strangers(names: Iterable[str]) -> list[str]:
+    """Environment variables that look like an option and are none."""
+    return sorted(name for name in names if name.startswith("CONFORMANCE_") and name not in _variables())
+
+
+def _stranger(name: str) -> str:
+    near = get_close_matches(name, _variables(), n=1)
+    return f"{name} is no option and is ignored" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _variables() -> list[str]:
+    return [*map(_variable, (*_VALUES, *_FLAGS, "scale")), "CONFORMANCE_API_KEY"]
 
 
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> str | None:
@@ -172,7 +332,7 @@ class Reporter:
             return
         from conformance.tally import Tally
 
-        wanted = [word.strip() for word in asked.split(",")] if asked else None
+        wanted = _words(asked) if asked else None
         self._missing = (self._tally or Tally()).missing(wanted, _is_whole(self._config))
         if self._missing and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -193,31 +353,22 @@ def _width() -> int:
     return shutil.get_terminal_size().columns if is_terminal else _LOG_WIDTH
 
 
-class Announcer:
-    """Lines in the middle of a run, past pytest's capture; silent on an xdist worker and in a pipe."""
+def _announcer(config: pytest.Config) -> Announcer:
+    """One for the run, so that all its lines keep the distance together."""
+    return config.stash.setdefault(_ANNOUNCER, Announcer(config))
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
 
-    def tell(self, line: str) -> None:
-        """A line that stays."""
-        self._write(f"\n{line}\n")
-
-    def progress(self, line: str) -> None:
-        """A line that the next one replaces."""
-        if sys.__stderr__ is not None and sys.__stderr__.isatty():
-            self._write(f"\r\x1b[K{line}")
-
-    def _write(self, text: str) -> None:
-        capture = self._config.pluginmanager.getplugin("capturemanager")
-        terminal = self._config.pluginmanager.getplugin("terminalreporter")
-        if terminal is None or hasattr(self._config, "workerinput"):
-            return
-        with capture.global_and_fixture_disabled() if capture else nullcontext():
-            terminal.write(text, flush=True)
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # On a worker the controller may not wait any longer than this.
+    _close(session.config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    _close(config)
+
+
+def _close(config: pytest.Config) -> None:
     session = config.stash.get(_SESSION, None)
     if session is not None:
         session.close()
@@ -228,6 +379,7 @@ def _use(config: pytest.Config) -> None:
     if config.stash.get(_SESSION, None) is None:
         from conformance.collect import SESSION
 
+        _end_when_told(config)
         config.stash[_SESSION] = config.stash[SESSION] = _session(config)
         if _option(config, "faults"):
             from conformance.faults import RUN, FaultRun, choose
@@ -245,7 +397,7 @@ def _fault_session(config: pytest.Config, fault: str | None, flags: tuple[str, .
     target, options = _target(config), _options(config)
     target = replace(target, fault=fault, engine_args=(*target.engine_args, *flags))
     history = options.history.with_stem(f"{options.history.stem}-{label}")
-    backend = Backend(target, Announcer(config).progress)
+    backend = Backend(target, _announcer(config).progress)
     return Session(replace(options, history=history), backend)
 
 
@@ -254,7 +406,7 @@ def _session(config: pytest.Config) -> Session:
     from conformance.record import HistoryError
     from conformance.session import Session
 
-    options, announcer = _options(config), Announcer(config)
+    options, announcer = _options(config), _announcer(config)
     session = Session(options, Backend(_target(config), announcer.progress), announcer.tell)
     try:
         assert session.recordings is not None
@@ -302,6 +454,7 @@ def _target(config: pytest.Config) -> TargetOptions:
         fault=_option(config, "fault"),
         allow=_allowed(config),
         timeout=_seconds(config),
+        progress=_announcer(config).progress,
     )
 
 
@@ -325,11 +478,15 @@ def _scale(config: pytest.Config) -> Scale:
 
 
 def _allowed(config: pytest.Config) -> frozenset[str]:
-    words = {word.strip() for word in (_option(config, "allow") or "").split(",") if word.strip()}
+    words = frozenset(_words(_option(config, "allow") or ""))
     unknown = sorted(words - {"disconnect", "reset"})
     if unknown:
         raise pytest.UsageError(f"--allow {unknown[0]}: disconnect or reset, with a comma between")
-    return frozenset(words)
+    return words
+
+
+def _words(given: str) -> list[str]:
+    return [word.strip() for word in given.split(",") if word.strip()]
 
 
 def _seconds(config: pytest.Config) -> float:
@@ -353,7 +510,11 @@ def _engine_args(config: pytest.Config) -> tuple[str, ...]:
 
 def _option(config: pytest.Config, name: str) -> Any:
     """The option's value, or that of its environment variable."""
-    return config.getoption(_dest(name)) or os.environ.get(_dest(name).upper()) or None
+    return config.getoption(_dest(name)) or os.environ.get(_variable(name)) or None
+
+
+def _variable(name: str) -> str:
+    return _dest(name).upper()
 
 
 def _dest(name: str) -> str:

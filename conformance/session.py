@@ -153,7 +153,8 @@ class Session:
             for p, r in zip(self.options.replay, self.recordings, strict=True)
             if (spec.id, rung) in r.workloads
         ]
-        return next(iter(held), self.options.history)
+        # What a replay does not hold was not written anywhere either.
+        return next(iter([*held, *self.options.replay]), self.options.history)
 
     def workload(self, loaded: Loaded, rung: str) -> Workload:
         """The facts about one (spec, rung), performed or replayed once. Raises BrokenWorkload."""
@@ -253,6 +254,10 @@ class Session:
             defect = f"the harness failed: {_where(error)}"
             recorder.trouble(defect)
             raise BrokenWorkload(defect) from error
+        except BaseException:
+            # Ctrl-C or SIGTERM: a replay must not take a part for the whole.
+            recorder.trouble("the run was interrupted")
+            raise
 
     def _arms(self, spec: Spec) -> list[tuple[str, Serve]]:
         return [("main", spec.serve), *((name, arm.serve) for name, arm in spec.arms.items())]

@@ -7,7 +7,7 @@ judges.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -37,7 +37,7 @@ class Tally:
             self.fates.append((found["fault"], found["fate"], found["fault_summary"]))
         if report.when != "call" or not {"spec", "requirement", "verdict"} <= set(found):
             return
-        self.entries.append(entry_of(found))
+        self.entries.append(replace(entry_of(found), failed=report.failed))
         self.targets |= {found["target"]: None} if found["target"] else {}
         self.histories |= {found["history"]: None}
 

@@ -48,6 +48,8 @@ class TargetOptions:
     fault: str | None = None
     timeout: float = 300.0
     """Seconds for one request, and for a launched command to become ready."""
+    progress: launch.Progress = field(default=lambda line: None, repr=False, compare=False)
+    """Is told how the start of a server goes on."""
     model: str | None = None
     allow: frozenset[str] = frozenset()
     """What may be done to an endpoint, which others may be using: `reset`, `disconnect`."""
@@ -350,6 +352,8 @@ class Fleet:
         finally:
             if target is None:
                 child.close()
+        if options.how == "engine":
+            target.facts.machine[launch.COMMAND] = launch.engine_line((*options.engine_flags, *flags))
         if target.dialect.cold_profile is not None:
             target.cold = self._cold_server
         return target
@@ -357,8 +361,8 @@ class Fleet:
     def _launch(self, flags: tuple[str, ...]) -> tuple[Child, str]:
         options = self.options
         if options.how == "engine":
-            return launch.launch_engine((*options.engine_flags, *flags), options.timeout)
-        return launch.launch_command(options.command, flags, _answers, options.timeout)
+            return launch.launch_engine((*options.engine_flags, *flags), options.timeout, options.progress)
+        return launch.launch_command(options.command, flags, _answers, options.timeout, options.progress)
 
 
 def open_target(options: TargetOptions) -> Fleet:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.history import Facts, PlannedRequest
+from conformance.launch import COMMAND, engine_line
 
 INLINE = 400
 """Longest body, in bytes, that is worth pasting; longer ones go to a file."""
@@ -30,6 +31,13 @@ def curl_line(url: str, body: bytes, folder: Path, with_key: bool = False) -> st
     words = ["curl", "-sS", "-N", url, "-H", "Content-Type: application/json"]
     key = f' -H "Authorization: Bearer ${KEY_VARIABLE}"' if with_key else ""
     return f"{shlex.join(words)}{key} -d {_data(body, folder)}"
+
+
+def start_lines(facts: Facts, url: str) -> list[str]:
+    """What to type before the curl line: the server of the run is gone, unless it was an endpoint."""
+    if facts.how == "engine":
+        return [facts.machine.get(COMMAND, engine_line(()))]
+    return [f"# first start the server of --serve at {url}"] if facts.how == "serve" else []
 
 
 def _data(body: bytes, folder: Path) -> str:

@@ -37,6 +37,8 @@ class Entry:
     requirement: str
     status: Status
     reason: str = ""
+    failed: bool = False
+    """Whether the item fails the run; a requirement may pass by other specs."""
 
 
 def verdict_text(verdict: Verdict, title: str = "", footer: Sequence[str] = ()) -> str:
@@ -59,8 +61,13 @@ def verdict_text(verdict: Verdict, title: str = "", footer: Sequence[str] = ()) 
 
 def _block(label: str, lines: Sequence[str]) -> list[str]:
     """Lines under a label, wrapped; empty ones are left out, and so is the label of none."""
-    wrapped = [part for line in lines for part in textwrap.wrap(line, WIDTH - 12, subsequent_indent="  ")]
+    wrapped = [part for said in lines for line in said.splitlines() for part in _wrapped(line)]
     return [f"  {label if i == 0 else '':<9} {part}" for i, part in enumerate(wrapped)]
+
+
+def _wrapped(line: str) -> list[str]:
+    # An indented line is laid out by its author: a caret under its place, the last words of a server.
+    return [line] if line.startswith(" ") else textwrap.wrap(line, WIDTH - 12, subsequent_indent="  ")
 
 
 def _shortened(lines: Sequence[str]) -> list[str]:
@@ -143,7 +150,7 @@ def end_table(entries: Sequence[Entry], width: int = WIDTH) -> str:
     table.add_column("what it says", ratio=1)
     for requirement in sorted(statuses, key=lambda r: (_rank(statuses[r]), _place(r))):
         table.add_row(*_row(requirement, statuses[requirement], entries))
-    return _plain(table, width) + "\n" + _summary(statuses)
+    return "\n".join([_plain(table, width), *_summary(statuses, entries)])
 
 
 def _rank(status: Status) -> int:
@@ -166,8 +173,12 @@ def _row(requirement: str, status: Status, entries: Sequence[Entry]) -> list[Tex
 def _why(entries: Sequence[Entry], status: Status) -> str:
     """The first reason, cut; the failures above the table say everything."""
     reasons = list(dict.fromkeys(e.reason for e in entries if e.status == status and e.reason))
+    return _first(reasons)
+
+
+def _first(reasons: Sequence[str]) -> str:
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return textwrap.shorten(reasons[0], REASON, placeholder=" …") + more if reasons else ""
+    return textwrap.shorten(reasons[0].splitlines()[0], REASON, placeholder=" …") + more if reasons else ""
 
 
 def _counts(entries: Sequence[Entry]) -> str:
@@ -181,12 +192,31 @@ def _plain(table: Table, width: int) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def _summary(statuses: Mapping[str, Status]) -> str:
-    parts = [_tally(level, statuses) for level in Level]
-    return ", ".join(part for part in parts if part)
+def _summary(statuses: Mapping[str, Status], entries: Sequence[Entry]) -> list[str]:
+    """A line a level on what passed and what did not, and one on what was not run."""
+    parts = [_tally(level, statuses, entries) for level in Level]
+    return [part for part in [*parts, _not_run(entries)] if part]
 
 
-def _tally(level: Level, statuses: Mapping[str, Status]) -> str:
-    of_level = [status for requirement, status in statuses.items() if get(requirement).level is level]
-    judged = [status for status in of_level if status in (Status.PASS, Status.FAIL)]
-    return f"{level}: {judged.count(Status.PASS)} of {len(judged)} judged pass" if of_level else ""
+def _tally(level: Level, statuses: Mapping[str, Status], entries: Sequence[Entry]) -> str:
+    of_level = sorted((r for r in statuses if get(r).level is level), key=_place)
+    named = {status: [r for r in of_level if statuses[r] is status] for status in Status}
+    passed = named.pop(Status.PASS)
+    others = [f"{len(ids)} {status} ({', '.join(ids)})" for status, ids in named.items() if ids]
+    parts = [f"{len(passed)} of {len(of_level)} pass", *others, *_hidden(passed, entries)]
+    return f"{level}: {', '.join(parts)}" if of_level else ""
+
+
+def _hidden(passed: Sequence[str], entries: Sequence[Entry]) -> list[str]:
+    """Items that fail the run although their requirement passes, by another spec."""
+    counts = Counter((e.requirement, e.status) for e in entries if e.failed and e.requirement in passed)
+    return [
+        f"{count} {status} item{'s fail' if count > 1 else ' fails'} the run ({requirement})"
+        for (requirement, status), count in counts.items()
+    ]
+
+
+def _not_run(entries: Sequence[Entry]) -> str:
+    reasons = [entry.reason for entry in entries if entry.status is Status.NOT_RUN]
+    known = list(dict.fromkeys(reason for reason in reasons if reason))
+    return f"{len(reasons)} not run: {_first(known)}".rstrip(": ") if reasons else ""

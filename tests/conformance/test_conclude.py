@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from conformance.conclude import ItemFailure, conclude, entry_of, failure_text, properties
-from conformance.history import Workload
+from conformance.history import PlannedRequest, Workload
 from conformance.load import load
 from conformance.session import Options
 from conformance.spec import Spec
 from conformance.verdict import Status, Verdict
 from tests.conformance.fakeback import CASE, FACTS
+from tests.conformance.fakeback import outcome as outcome_of
 
 FOREIGN = FACTS.model_copy(update={"dialect": "vllm"})
 
@@ -92,3 +93,46 @@ def test_a_failure_before_any_request_has_only_the_replay_line(spec: Spec) -> No
     )
     assert text.splitlines()[-1] == "pytest case.yaml::counted --replay=h.jsonl"
     assert "curl" not in text
+
+
+def footer(spec: Spec, **facts: Any) -> list[str]:
+    """The lines to paste under a failure of the first request."""
+    request = PlannedRequest(
+        id="eight[0]",
+        step="eight",
+        index=0,
+        prompt_ids=[1, 2],
+        prompt_text=None,
+        parts=[2],
+        max_tokens=1,
+        salt="s",
+        stream=False,
+        logprobs=False,
+        key="k",
+    )
+    seen = workload(**facts)
+    seen.outcomes.append(outcome_of(request, "main", cached=9))
+    verdict = Verdict(Status.FAIL, "count/1", request="eight[0]")
+    text = failure_text(spec, verdict, seen, "case.yaml::counted", Path("h.jsonl"), "http://127.0.0.1:8000")
+    return text.rpartition("\n\n")[2].splitlines()
+
+
+def test_a_curl_line_for_the_bundled_engine_follows_on_the_one_that_starts_it(spec: Spec) -> None:
+    command = "python -m engine serve --port 8000 --fault leak"
+    lines = footer(spec, machine={"command": command})
+    assert [line.split(" ")[0] for line in lines] == ["python", "curl", "pytest"]
+    assert lines[0] == command
+
+
+def test_a_history_that_does_not_tell_the_command_gets_the_plain_one(spec: Spec) -> None:
+    assert footer(spec)[0] == "python -m engine serve --port 8000"
+
+
+def test_a_server_of_the_user_s_is_theirs_to_start(spec: Spec) -> None:
+    lines = footer(spec, how="serve")
+    assert lines[0] == "# first start the server of --serve at http://127.0.0.1:8000"
+    assert lines[1].startswith("curl ")
+
+
+def test_an_endpoint_runs_already(spec: Spec) -> None:
+    assert footer(spec, how="endpoint")[0].startswith("curl ")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -95,19 +97,98 @@ def test_a_program_that_does_not_exist_is_a_clear_error() -> None:
 def test_a_server_that_dies_at_once_is_quoted() -> None:
     script = "import sys; sys.stderr.write('first\\nout of memory\\n'); sys.exit(4)"
     with pytest.raises(
-        LaunchError, match=r"ended before it was ready \(exit code 4\):\n  first\n  out of memory"
+        LaunchError,
+        match=r"ready \(exit code 4\); it last said: out of memory\n  first\n  out of memory$",
     ):
         launch_command(line(script), (), lambda url: False, TIMEOUT)
 
 
 def test_a_server_that_says_nothing_is_said_to() -> None:
-    with pytest.raises(LaunchError, match=r"exit code 0\): \(it printed nothing\)"):
+    with pytest.raises(LaunchError, match=r"exit code 0\); it printed nothing$"):
         launch_command(line("pass"), (), lambda url: False, TIMEOUT)
 
 
 def test_a_server_that_is_never_ready_is_given_up() -> None:
     with pytest.raises(LaunchError, match=r"was not ready within 0.1 s"):
         launch_command(line("import time; time.sleep(60)"), (), lambda url: False, 0.1)
+
+
+def test_a_last_line_without_end_is_cut() -> None:
+    script = "import sys; sys.exit('word ' * 1000)"
+    with pytest.raises(LaunchError, match=r"it last said: (word )+…$") as caught:
+        launch_command(line(script), (), lambda url: False, TIMEOUT)
+    assert len(str(caught.value)) < 400
+
+
+def test_waiting_tells_for_what_and_what_it_last_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_TELL", 0.0)
+    said: list[str] = []
+    script = "import time; print('loading weights', flush=True); time.sleep(60)"
+    child, _ = launch_command(
+        line(script), (), lambda url: any("it last said" in text for text in said), TIMEOUT, said.append
+    )
+    command = shlex.join(child.command)
+    child.close()
+    assert said[0].startswith(f"waiting for `{command}` ... 0 s")
+    assert said[-1].endswith(" s; it last said: loading weights")
+
+
+def test_an_interrupt_while_waiting_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    child = Child(python("import time; time.sleep(60)"))
+    with pytest.raises(KeyboardInterrupt):
+        launch.wait_until(child, interrupted, TIMEOUT)
+    assert child.exit_code() is not None
+
+
+PARENT = """
+import sys, time
+from conformance.launch import Child
+child = Child([sys.executable, "-c", "import time; time.sleep(60)"])
+print(child.pid, flush=True)
+"""
+
+
+def started_by(script: str) -> tuple[subprocess.Popen[str], psutil.Process]:
+    """A process that runs the script, and the child that it says it has."""
+    parent = subprocess.Popen(python(script), stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    return parent, psutil.Process(int(parent.stdout.readline()))
+
+
+def test_a_child_does_not_outlive_an_interpreter_that_forgot_it() -> None:
+    parent, child = started_by(PARENT + "time.sleep(0.5)")
+    with parent:
+        assert parent.wait(TIMEOUT) == 0
+    assert until(lambda: _dead(child.pid))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_a_child_does_not_outlive_a_parent_that_was_killed() -> None:
+    parent, child = started_by(PARENT + "time.sleep(60)")
+    with parent:
+        assert child.is_running()
+        parent.kill()
+    assert until(lambda: _dead(child.pid))
+
+
+def test_a_child_is_the_command_itself_and_nothing_around_it() -> None:
+    child = Child(["sleep", "60"])
+    assert until(lambda: psutil.Process(child.pid).cmdline() == ["sleep", "60"])
+    assert psutil.Process(child.pid).children() == []
+    child.close()
+
+
+def test_a_file_that_cannot_be_run_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "server").write_text("")
+    with pytest.raises(LaunchError, match=r"cannot start `.*/server`: Permission denied"):
+        Child([str(tmp_path / "server")])
+
+
+def test_the_line_that_starts_the_same_engine_by_hand() -> None:
+    assert launch.engine_line(["--fault", "a b"]) == "python -m engine serve --port 8000 --fault 'a b'"
 
 
 def test_the_port_and_the_extra_flags_reach_the_command() -> None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
 from conformance import backend, collect, plugin
-from conformance.plugin import Announcer
+from conformance.report.progress import Announcer
 from conformance.session import Options
 from conformance.target import TargetOptions
 from tests.conformance.fakeback import CASE, Back, Broken
+from tests.conformance.fakeserver import fake_server
 
 PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
@@ -30,8 +38,8 @@ def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
     """Run pytest on one case that passes."""
     (pytester.path / "case.yaml").write_text(CASE)
 
-    def result(*args: str, on: str = "case.yaml") -> pytest.RunResult:
-        return pytester.runpytest_inprocess(*PLAIN, on, *args)
+    def result(*args: str, on: str = "case.yaml", plugins: Sequence[object] = ()) -> pytest.RunResult:
+        return pytester.runpytest_inprocess(*PLAIN, on, *args, plugins=plugins)
 
     return result
 
@@ -60,6 +68,21 @@ def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
         (["--faults", ","], "--faults ',': all, or one of"),
         (["--faults", "all", "--endpoint", "http://x"], "--faults runs on the bundled engine"),
         (["--faults", "all", "--fault", "leak_ref_on_abort"], "drop --fault"),
+        (["--endpoint="], "--endpoint: empty; expected a URL"),
+        (["--serve= "], "--serve: empty; expected a command that holds {port}"),
+        (["--replay="], "--replay: empty; expected a file"),
+        (["--golden="], "--golden: empty; expected a name"),
+        (["--request-timeout="], "--request-timeout: empty; expected a number of seconds"),
+        (["--min-judged="], "--min-judged: empty; expected names with a comma between"),
+        (["--min-judged=,"], "--min-judged ',': expected ids such as adopt/1,out/1"),
+        (["--min-judged=nope/1"], "--min-judged: there is no requirement 'nope/1'"),
+        (["--fault", "none_such"], "--fault none_such: expected one of consume_on_adopt"),
+        (["--endpoint=foo"], "--endpoint: 'foo' is no address of a server: expected http://HOST:PORT"),
+        (["--serve", "server --port 8000"], "--serve: the command must say where the port goes"),
+        (["--serve", "server '{port}"], "--serve: cannot read the command"),
+        (["--history=."], "--history .: a directory; expected a file to write"),
+        (["--history=case.yaml/h.jsonl"], "case.yaml is no directory"),
+        (["-n2", "--dist=worksteal"], "--dist worksteal: a workload stays on one worker"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(
@@ -82,6 +105,33 @@ def test_a_bad_scale_in_the_environment_is_named(
     result = run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "CONFORMANCE_SCALE=big: full or ci" in result.stderr.str()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("ENDPOINT", "a URL"), ("SCALE", "full or ci"), ("HISTORY", "a file")],
+)
+def test_an_empty_variable_is_refused_like_an_empty_option(
+    run: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch, name: str, expected: str
+) -> None:
+    monkeypatch.setenv(f"CONFORMANCE_{name}", "")
+    result = run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"CONFORMANCE_{name}: empty; expected {expected}" in result.stderr.str()
+
+
+def test_no_flags_and_no_permissions_may_be_said(run: Callable[..., pytest.RunResult]) -> None:
+    assert run("--engine-args=", "--allow=").ret == pytest.ExitCode.OK
+
+
+def test_a_variable_that_is_no_option_is_told_once(
+    run: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONFORMANCE_ENDPIONT", "http://x")
+    monkeypatch.setenv("CONFORMANCE_API_KEY", "k")
+    told = [line for line in run().outlines if line.startswith("conformance: CONFORMANCE_")]
+    wanted = "CONFORMANCE_ENDPIONT is no option and is ignored; did you mean CONFORMANCE_ENDPOINT?"
+    assert told == [f"conformance: {wanted}"]
 
 
 def test_help_shows_the_options_in_a_group(run: Callable[..., pytest.RunResult]) -> None:
@@ -113,6 +163,17 @@ def test_a_replay_says_so_and_gives_the_same_outcome(
     result = run("--replay", "h.jsonl")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["conformance: replay of h.jsonl · scale full"])
+
+
+def test_a_replay_names_the_replayed_file_once(
+    run: Callable[..., pytest.RunResult], pytester: pytest.Pytester
+) -> None:
+    run("--history", "h.jsonl")
+    (pytester.path / "other.yaml").write_text(CASE.replace("area/case", "area/other"))
+    lines = run("other.yaml", "--replay", "h.jsonl").outlines
+    assert [line for line in lines if "judge again" in line] == [
+        "judge again without a server: --replay=h.jsonl"
+    ]
 
 
 def test_a_run_without_specs_sees_nothing_of_the_plugin(pytester: pytest.Pytester) -> None:
@@ -177,11 +238,23 @@ def test_defaults(pytester: pytest.Pytester) -> None:
 
 
 def test_options_reach_session_and_target(pytester: pytest.Pytester) -> None:
-    args = ["--engine-args", "--blocks 64", "--fault", "f", "--request-timeout", "7", "--should"]
+    args = [
+        "--engine-args",
+        "--blocks 64",
+        "--fault",
+        "leak_ref_on_abort",
+        "--request-timeout",
+        "7",
+        "--should",
+    ]
     options, target = read(pytester, *args, "--allow-inconclusive", "--golden", "g", "--history", "h.jsonl")
     assert (options.should, options.allow_inconclusive, options.golden) == (True, True, "g")
     assert options.history == Path("h.jsonl")
-    assert (target.engine_args, target.fault, target.timeout) == (("--blocks", "64"), "f", 7.0)
+    assert (target.engine_args, target.fault, target.timeout) == (
+        ("--blocks", "64"),
+        "leak_ref_on_abort",
+        7.0,
+    )
 
 
 def test_an_endpoint_is_where_the_lines_to_paste_point(pytester: pytest.Pytester) -> None:
@@ -229,9 +302,139 @@ def test_scale(pytester: pytest.Pytester, args: list[str], scale: str) -> None:
     assert read(pytester, *args)[0].scale == scale
 
 
-def test_xdist_keeps_workloads_together(pytester: pytest.Pytester) -> None:
-    assert pytester.parseconfigure(*PLAIN, "-n2", "--dist", "load").option.dist == "loadgroup"
-    assert pytester.parseconfigure(*PLAIN, "-n2", "--dist", "loadscope").option.dist == "loadscope"
+@pytest.mark.parametrize(
+    ("nodeid", "is_shared", "group"),
+    [
+        ("specs/a.yaml::counted", False, "specs/a.yaml"),
+        ("specs/a.yaml::counted@area/a", False, "specs/a.yaml"),
+        ("specs/a.yaml::counted[n=1G]", False, "specs/a.yaml[n=1G]"),
+        ("specs/a.yaml::counted[n=1G]@area/a[n=1G]", False, "specs/a.yaml[n=1G]"),
+        ("specs/a.yaml::counted[n=1G]", True, "endpoint"),
+        ("tests/test_a.py::test_it", True, ""),
+    ],
+)
+def test_what_stays_on_one_worker(nodeid: str, is_shared: bool, group: str) -> None:
+    assert plugin.workload_of(nodeid, is_shared) == group
+
+
+MORE = "  - counted: {of: eight, id: two}\n  - counted: {of: eight, id: three}\n"
+
+
+def workers(result: pytest.RunResult) -> dict[str, set[str]]:
+    """Which workers ran items of each file."""
+    seen: dict[str, set[str]] = {}
+    for line in result.outlines:
+        if found := re.match(r"\[(gw\d)\].* (\w+\.yaml)::", line):
+            seen.setdefault(found[2], set()).add(found[1])
+    return seen
+
+
+def test_xdist_keeps_workloads_together(
+    run: Callable[..., pytest.RunResult], pytester: pytest.Pytester
+) -> None:
+    for name in ("case", "other"):
+        (pytester.path / f"{name}.yaml").write_text(CASE.replace("area/case", f"area/{name}") + MORE)
+    run("other.yaml", "--history=h.jsonl")
+    spread = pytester.runpytest_subprocess(*PLAIN, "-n2", "-v", "case.yaml", "other.yaml", "--replay=h.jsonl")
+    spread.assert_outcomes(passed=6)
+    ran = workers(spread)
+    assert {name: len(seen) for name, seen in ran.items()} == {"case.yaml": 1, "other.yaml": 1}
+    assert ran["case.yaml"] != ran["other.yaml"]
+
+
+def test_one_endpoint_is_measured_by_one_worker(pytester: pytest.Pytester) -> None:
+    for name in ("case", "other"):
+        (pytester.path / f"{name}.yaml").write_text(CASE.replace("area/case", f"area/{name}") + MORE)
+    with fake_server() as server:
+        args = ("-n2", "-v", "--scale=ci", f"--endpoint={server.url}", "case.yaml", "other.yaml")
+        ran = workers(pytester.runpytest_subprocess(*PLAIN, *args))
+    assert set(ran) == {"case.yaml", "other.yaml"}
+    assert len(set().union(*ran.values())) == 1
+
+
+WAIT = "import os, sys, time; open('pid', 'w').write(str(os.getpid())); time.sleep(300)"
+
+
+@pytest.fixture
+def running(pytester: pytest.Pytester) -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
+    """Start pytest on a server that never gets ready; gives both once the server runs."""
+    (pytester.path / "case.yaml").write_text(CASE)
+    serve = shlex.join([sys.executable, "-c", WAIT, "{port}"])
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*args: str) -> tuple[subprocess.Popen[str], int]:
+        command = [sys.executable, "-m", "pytest", *PLAIN, "case.yaml", "--history=h.jsonl", "--serve", serve]
+        started.append(
+            subprocess.Popen([*command, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+        pid = pytester.path / "pid"
+        assert until(lambda: pid.exists() and pid.read_text() != "")
+        return started[0], int(pid.read_text())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate(timeout=WITHIN)
+
+
+WITHIN = 60.0
+
+
+def until(holds: Callable[[], bool]) -> bool:
+    end = time.monotonic() + WITHIN
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    return holds()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminated_run_ends_its_server_and_its_history(
+    running: Callable[..., tuple[subprocess.Popen[str], int]], pytester: pytest.Pytester, number: int
+) -> None:
+    process, child = running()
+    process.send_signal(number)
+    process.send_signal(number)  # `timeout` does so too
+    output, _ = process.communicate(timeout=WITHIN)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert until(lambda: is_gone(child))
+    events = [json.loads(line) for line in (pytester.path / "h.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events[-2:]] == ["trouble", "end"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_a_killed_run_leaves_no_server(running: Callable[..., tuple[subprocess.Popen[str], int]]) -> None:
+    process, child = running()
+    process.kill()
+    assert until(lambda: is_gone(child))
+
+
+def test_a_terminated_controller_leaves_no_server_of_its_workers(
+    running: Callable[..., tuple[subprocess.Popen[str], int]],
+) -> None:
+    process, child = running("-n2", "-o", "filterwarnings=error")
+    process.terminate()
+    output, _ = process.communicate(timeout=WITHIN)
+    assert until(lambda: is_gone(child))
+    assert (process.returncode, "Traceback" in output) == (pytest.ExitCode.INTERRUPTED, False)
+
+
+def test_servers_are_closed_before_a_worker_reports_its_end(
+    run: Callable[..., pytest.RunResult], back: Back
+) -> None:
+    class Watch:
+        @pytest.hookimpl(trylast=True)
+        def pytest_sessionfinish(self) -> None:
+            back.events.append("finished")
+
+    assert run(plugins=[Watch()]).ret == pytest.ExitCode.OK
+    assert back.events[-2:] == ["close", "finished"]
 
 
 def test_each_xdist_worker_writes_a_history_of_its_own(pytester: pytest.Pytester) -> None:
@@ -243,35 +446,60 @@ def test_each_xdist_worker_writes_a_history_of_its_own(pytester: pytest.Pytester
 class Terminal:
     """Stands for pytest's reporter."""
 
-    def __init__(self) -> None:
+    def __init__(self, isatty: bool) -> None:
         self.written: list[str] = []
+        self.isatty = isatty
 
     def write(self, text: str, flush: bool) -> None:
         self.written.append(text)
 
 
-def announced(monkeypatch: pytest.MonkeyPatch, config: Any, is_terminal: bool) -> list[str]:
-    terminal = Terminal()
-    plugins = {"terminalreporter": terminal, "capturemanager": None}
-    monkeypatch.setattr(config.pluginmanager, "getplugin", plugins.get)
-    monkeypatch.setattr("sys.__stderr__", type("Stream", (), {"isatty": lambda self: is_terminal})())
-    announcer = Announcer(config)
-    announcer.tell("facts")
-    announcer.progress("half")
-    return terminal.written
+@pytest.fixture
+def announced(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Announcer, list[str]]]:
+    """An announcer on a terminal, in a pipe or on a worker, whose clock shows the times given."""
+
+    def make(*times: float, isatty: bool = False, worker: str = "") -> tuple[Announcer, list[str]]:
+        config, terminal, clock = pytester.parseconfigure(*PLAIN), Terminal(isatty), iter(times)
+        if worker:
+            config.workerinput = {"workerid": worker}  # type: ignore[attr-defined]
+        plugins = {"terminalreporter": terminal, "capturemanager": None}
+        monkeypatch.setattr(config.pluginmanager, "getplugin", plugins.get)
+        return Announcer(config, lambda: next(clock)), terminal.written
+
+    return make
 
 
 def test_progress_replaces_itself_on_a_terminal(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    announced: Callable[..., tuple[Announcer, list[str]]],
 ) -> None:
-    assert announced(monkeypatch, pytester.parseconfigure(*PLAIN), True) == ["\nfacts\n", "\r\x1b[Khalf"]
+    announcer, written = announced(0.0, 1.0, isatty=True)
+    announcer.tell("facts")
+    announcer.progress("half")
+    announcer.progress("more")
+    assert written == ["\nfacts\n", "\r\x1b[Khalf", "\r\x1b[Kmore"]
 
 
-def test_progress_is_silent_in_a_pipe(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert announced(monkeypatch, pytester.parseconfigure(*PLAIN), False) == ["\nfacts\n"]
+def test_a_log_gets_a_line_in_twenty_seconds(announced: Callable[..., tuple[Announcer, list[str]]]) -> None:
+    #       made, asked, asked + written, asked, asked + written
+    announcer, written = announced(0.0, 19.0, 20.0, 20.0, 39.0, 41.0, 41.0)
+    for line in ("a", "b", "c", "d"):
+        announcer.progress(line)
+    assert written == ["\nb\n", "\nd\n"]
 
 
-def test_a_worker_says_nothing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = pytester.parseconfigure(*PLAIN)
-    config.workerinput = {"workerid": "gw0"}  # type: ignore[attr-defined]
-    assert announced(monkeypatch, config, True) == []
+def test_a_line_that_stays_is_a_sign_of_life_too(
+    announced: Callable[..., tuple[Announcer, list[str]]],
+) -> None:
+    announcer, written = announced(0.0, 15.0, 30.0)
+    announcer.tell("facts")
+    announcer.progress("half")
+    assert written == ["\nfacts\n"]
+
+
+def test_a_worker_says_nothing(announced: Callable[..., tuple[Announcer, list[str]]]) -> None:
+    announcer, written = announced(0.0, 15.0, isatty=True, worker="gw0")
+    announcer.tell("facts")
+    announcer.progress("half")
+    assert written == []

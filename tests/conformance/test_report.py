@@ -108,8 +108,62 @@ def test_a_narrow_table_keeps_its_columns(snapshot: SnapshotAssertion) -> None:
 
 
 def test_the_table_is_worst_first() -> None:
-    rows = [line.split()[0] for line in end_table(ENTRIES, width=500).splitlines()[1:-1]]
+    rows = [line.split()[0] for line in end_table(ENTRIES, width=500).splitlines()[1:-3]]
     assert rows == ["out/1", "foot/1", "adopt/3", "adopt/1", "store/6", "count/1"]
+
+
+def summary(*entries: Entry) -> list[str]:
+    lines = end_table(entries, width=500).splitlines()
+    return lines[1 + len({entry.requirement for entry in entries}) :]
+
+
+def test_the_summary_names_all_that_was_not_judged() -> None:
+    entries = [
+        Entry("a", "adopt/1", Status.PASS),
+        Entry("a", "store/3", Status.UNOBSERVABLE, "no counters"),
+        Entry("a", "store/1", Status.UNOBSERVABLE, "no counters"),
+        Entry("a", "out/1", Status.VACUOUS, "no hit"),
+        Entry("a", "count/1", Status.ERROR, "gone"),
+    ]
+    assert summary(*entries) == [
+        "MUST: 1 of 5 pass, 1 error (count/1), 1 vacuous (out/1), 2 unobservable (store/1, store/3)"
+    ]
+
+
+def test_an_item_that_fails_the_run_under_a_requirement_that_passes_is_told() -> None:
+    entries = [
+        Entry("a", "out/1", Status.PASS),
+        Entry("b", "out/1", Status.VACUOUS, "no hit", failed=True),
+        Entry("c", "out/1", Status.INCONCLUSIVE, "no logprobs"),
+    ]
+    assert summary(*entries) == ["MUST: 1 of 1 pass, 1 vacuous item fails the run (out/1)"]
+    again = Entry("d", "out/1", Status.VACUOUS, "no hit", failed=True)
+    assert summary(*entries, again) == ["MUST: 1 of 1 pass, 2 vacuous items fail the run (out/1)"]
+
+
+def test_what_was_not_run_is_one_line_with_its_reason() -> None:
+    passed = Entry("a", "out/1", Status.PASS)
+    golden = [Entry("a", "out/1", Status.NOT_RUN, f"no {name}.ci.json") for name in ("a", "b", "b")]
+    assert summary(passed, *golden)[1:] == ["3 not run: no a.ci.json (and 1 more)"]
+    assert summary(passed, Entry("a", "out/1", Status.NOT_RUN))[1:] == ["1 not run"]
+    assert summary(passed)[1:] == []
+
+
+def test_lines_that_their_author_laid_out_stay_as_they_are() -> None:
+    text = "  8B - 600 " + "x" * 120
+    located = f"case.yaml:6:20: '8B-600' is -344 tokens on this target\n{text}\n    ^\nlegal here: 1 and more"
+    lines = verdict_text(Verdict(Status.ERROR, "out/1", reason=located)).splitlines()
+    assert [line[12:] for line in lines if "adopt" not in line][-3:] == [
+        text,
+        "    ^",
+        "legal here: 1 and more",
+    ]
+    assert lines[-4] == "  verdict   error: case.yaml:6:20: '8B-600' is -344 tokens on this target"
+
+
+def test_the_table_shows_the_first_line_of_a_reason() -> None:
+    table = end_table([Entry("a", "out/1", Status.ERROR, "case.yaml:6:20: wrong\n    8B\n    ^")], width=300)
+    assert table.splitlines()[1].endswith("case.yaml:6:20: wrong")
 
 
 def test_nothing_judged_gives_no_table() -> None:

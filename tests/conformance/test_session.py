@@ -250,6 +250,14 @@ def test_a_history_without_the_case_is_not_run(tmp_path: Path, start: Callable[.
     assert (verdict.status, verdict.reason) == (Status.NOT_RUN, "the history holds no run of this case")
 
 
+def test_what_a_replay_does_not_hold_belongs_to_no_other_file(
+    tmp_path: Path, start: Callable[..., Session]
+) -> None:
+    _, history, _ = record(tmp_path, start)
+    other = loaded(tmp_path, CASE.replace("area/case", "area/other"))
+    assert start(how="replay", replay=(history,)).history_of(other.spec, "") == history
+
+
 def test_a_history_of_other_steps_is_an_error(tmp_path: Path, start: Callable[..., Session]) -> None:
     _, history, _ = record(tmp_path, start)
     changed = loaded(tmp_path, CASE.replace("unique: 3", "unique: 4"))
@@ -356,3 +364,18 @@ def test_clients_walk_away_from_an_endpoint_only_when_it_may_bear_that(
     verdict = ruled(start(allow=frozenset(allow)), loaded(tmp_path, LEAVES))
     assert verdict.status == status
     assert ("--allow disconnect" in verdict.reason) == (status == "unobservable")
+
+
+def test_an_interrupted_workload_is_no_whole_one_for_a_replay(
+    tmp_path: Path, back: Back, start: Callable[..., Session]
+) -> None:
+    def interrupt(request: Any) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    back.outcomes = interrupt
+    session, case = start(), loaded(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        ruled(session, case)
+    session.close()
+    verdict = ruled(start(how="replay", replay=(session.options.history,)), case)
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "the run was interrupted")

@@ -76,3 +76,12 @@ def test_what_a_partial_run_looked_at_must_be_judged() -> None:
 def test_what_was_asked_for_goes_before_the_default() -> None:
     assert tally(report()).missing(["store/1"], whole=True) == ["store/1"]
     assert tally(report()).missing(["count/1"], whole=True) == []
+
+
+def test_a_failed_item_under_a_passing_requirement_reaches_the_end() -> None:
+    vacuous = report(spec="area/b", verdict="vacuous")
+    vacuous.outcome = "failed"
+    lines = tally(report(), vacuous).lines(110)
+    assert "MUST: 1 of 1 pass, 1 vacuous item fails the run (count/1)" in lines
+    vacuous.outcome = "skipped"
+    assert "MUST: 1 of 1 pass" in tally(report(), vacuous).lines(110)
