@@ -127,6 +127,12 @@ def test_the_granule_does_not_move_with_the_mode(determinism: str) -> None:
     assert engine.storage.granule == 64
 
 
+@pytest.mark.parametrize(("determinism", "fast"), [("bits", False), ("fast", True)])
+def test_adapters_run_in_the_mode_of_their_model(determinism: str, fast: bool) -> None:
+    adapters = build(EngineConfig(determinism=determinism)).adapters
+    assert isinstance(adapters.runner(adapters.served["a"]), FastRows) is fast
+
+
 # ---- over HTTP
 
 
