@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from engine.adapters import Adapters, adapters_for
 from engine.config import EngineConfig
 from engine.dense import DenseStorage
+from engine.fast import fasten
 from engine.kv import BlockStore
 from engine.model import Runner, load
+from engine.probe import Promise, startup_promise
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler
 from engine.storage import PagedStorage, Storage
@@ -43,21 +45,28 @@ class Engine:
     scheduler: Scheduler
     generated_reusable: bool
     adapters: Adapters
+    promise: Promise
 
 
 def build(config: EngineConfig, parts: Parts | None = None) -> Engine:
     """Load the model and assemble an engine. Raises ModelError when the model cannot be loaded."""
     parts = parts or Parts()
     loaded, tokenizer = load(config.model, seed=config.model_seed, grid=config.grid)
-    runner = parts.model(loaded)
+    sound = _mode(config)(loaded)
+    promise = startup_promise(sound, config.determinism)  # a fault breaks the promise, it does not lower it
+    runner = parts.model(sound)
     reusable = runner.decode_equals_prefill()
     storage = _storage(config, parts, runner, reusable)
-    adapters = adapters_for(config, tokenizer, parts.model)
+    adapters = adapters_for(config, tokenizer, lambda adapted: parts.model(_mode(config)(adapted)))
     scheduler = parts.scheduler(
         runner, storage, parts.sampler(tokenizer.eos_ids), tokenizer, tokenizer.eos_ids,
         chunk=config.chunk, max_batch=config.max_batch, adapted=adapters.runner,
     )  # fmt: skip
-    return Engine(runner, tokenizer, storage, scheduler, reusable, adapters)
+    return Engine(runner, tokenizer, storage, scheduler, reusable, adapters, promise)
+
+
+def _mode(config: EngineConfig) -> Callable[[Runner], Runner]:
+    return fasten if config.determinism == "fast" else lambda runner: runner
 
 
 def _storage(config: EngineConfig, parts: Parts, runner: Runner, reusable: bool) -> Storage:

@@ -1,4 +1,4 @@
-"""The command line: `python -m engine serve | model export | faults`.
+"""The command line: `python -m engine serve | doctor | model export | faults`.
 
 Knows options, exit codes and the order of start-up: the BLAS library first, MLX after it. Does not know
 routes or the engine. A user's mistake is one line on stderr that names the option; exit 2 for a bad value, 1
@@ -15,14 +15,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import engine
 from engine import blas
-from engine.config import RESERVES, STORAGES, ConfigError, EngineConfig
+from engine.config import DETERMINISMS, RESERVES, STORAGES, ConfigError, EngineConfig
 
 if TYPE_CHECKING:
     from engine.build import Parts
@@ -35,6 +35,7 @@ A compact paged MLX engine: the reference that the prefix-cache conformance suit
   python -m engine serve                    serve the built-in model on http://127.0.0.1:8000
   python -m engine serve --port 0           ... on a free port, printed once it answers
   python -m engine serve --no-sharing       ... without adopting, to compare against
+  python -m engine doctor                   measure on this machine what outputs may depend on
   python -m engine faults                   list the faults that `serve --fault NAME` can build in
   python -m engine model export DIR         write the built-in model as a folder other servers load
 """
@@ -47,6 +48,13 @@ Serve a model over an OpenAI-compatible HTTP API. Prints `listening on http://HO
   curl http://127.0.0.1:8000/v1/cache/stats
 
 The cached part of a prompt comes back as usage.prompt_tokens_details.cached_tokens.
+"""
+
+
+DOCTOR_ABOUT = """\
+Measure, for this model on this machine, whether a token's keys, values and logits depend on the batch it is
+in or on the way its prompt was cut; say which grade `serve` will promise (bits, tokens or decided) and what
+bits cost. Nothing is changed by it: cached counts stay multiples of the larger of --grid and --block-size.
 """
 
 
@@ -86,6 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"conformance-engine {engine.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_serve(commands)
+    _add_doctor(commands)
     _add_model(commands)
     faults = commands.add_parser("faults", help="list the faults that can be built in")
     faults.add_argument("--json", action="store_true", help="as JSON, one object for each fault")
@@ -122,26 +131,53 @@ def _add_serve(commands: Any) -> None:
         "--no-sharing", dest="share", action="store_false", help="never adopt: every prompt is computed cold"
     )
     compute = serve.add_argument_group("compute")
-    _add_count(
-        compute,
-        "--grid",
-        "tokens of the absolute prefill tile; sharing counts in the larger of grid and block",
-    )
+    _add_grid(compute)
     _add_count(compute, "--chunk", "tokens prefilled in one step, a multiple of the grid")
     _add_count(compute, "--max-batch", "requests decoded together")
     _add_count(compute, "--max-queue", "requests that may wait; more are refused with 503")
     compute.add_argument(
-        "--blas",
-        default="builtin",
-        metavar="builtin|auto|PATH",
-        help="BLAS on the CPU: MLX's own, OpenBLAS where installed, or a library (default: %(default)s)",
+        "--determinism",
+        choices=DETERMINISMS,
+        default=EngineConfig.determinism,
+        help="bits: a reply is the same to the bit warm or cold, in any company; fast: whatever shape of"
+        " product comes, see `python -m engine doctor` (default: %(default)s)",
     )
+    _add_blas(compute)
     _add_network(serve.add_argument_group("network"))
     test = serve.add_argument_group("test material")
     test.add_argument(
         "--fault", metavar="NAME", help="build in a fault; `python -m engine faults` lists them"
     )
     test.add_argument("--test-mode", action="store_true", help="add the routes under /v1/test")
+
+
+def _add_grid(group: Any) -> None:
+    _add_count(
+        group, "--grid", "tokens of the absolute prefill tile; sharing counts in the larger of grid and block"
+    )
+
+
+def _add_blas(group: Any) -> None:
+    group.add_argument(
+        "--blas",
+        default=EngineConfig.blas,
+        metavar="auto|builtin|PATH",
+        help="BLAS on the CPU: OpenBLAS where installed, MLX's own, or a library (default: %(default)s)",
+    )
+
+
+def _add_doctor(commands: Any) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="measure what outputs depend on here, and what bits cost",
+        description=DOCTOR_ABOUT,
+    )
+    doctor.set_defaults(run=_doctor)
+    _add_model_options(doctor)
+    compute = doctor.add_argument_group("compute")
+    _add_grid(compute)
+    _add_blas(compute)
+    doctor.add_argument("--json", action="store_true", help="the same as JSON")
 
 
 def _add_network(group: Any) -> None:
@@ -190,7 +226,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         signal.signal(number, _leave)
     config = config_of(arguments)
     with bind(config) as listener:
-        blas.apply(config.blas)
+        config = replace(config, blas=blas.apply(config.blas))
         return _serve_on(listener, config, arguments.verbose)
 
 
@@ -238,6 +274,17 @@ def _parts(fault: str | None) -> Parts:
 def _start(worker: Worker) -> None:
     with _model_named():
         worker.start()
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    config = config_of(arguments)
+    loaded = blas.apply(config.blas)
+    from engine.doctor import as_json, as_text, examine
+
+    with _model_named():
+        report = examine(config.model, seed=config.model_seed, grid=config.grid, blas=loaded)
+    print(as_json(report) if arguments.json else as_text(report))
+    return 0
 
 
 def _export(arguments: argparse.Namespace) -> int:

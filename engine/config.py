@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 STORAGES = ("paged", "dense")
 RESERVES = ("full", "prompt")
+DETERMINISMS = ("bits", "fast")
 
 
 class ConfigError(ValueError):
@@ -28,8 +29,9 @@ class EngineConfig:
     block_size, grid, chunk: tokens. blocks: the pool's budget in blocks, each spanning all layers. share
     False never adopts (the no-sharing arm). reserve: what a paged store promises at admission, "full" (all
     the request may ever write) or "prompt" (what it has and one block a choice; more may cost a preemption).
-    drain: seconds that a first signal leaves to what runs. fault names a mutation of `engine.faults`. blas:
-    "builtin", "auto" or the path of a library. port 0 means any free one.
+    drain: seconds that a first signal leaves to what runs. fault names a mutation of `engine.faults`.
+    determinism: "bits" (products of fixed shapes, whatever runs beside them) or "fast" (as they come). blas:
+    "auto", "builtin" or the path of a library. port 0 means any free one.
     """
 
     model: str = "tiny"
@@ -47,7 +49,8 @@ class EngineConfig:
     port: int = 8000
     fault: str | None = None
     test_mode: bool = False
-    blas: str = "builtin"
+    determinism: str = "bits"
+    blas: str = "auto"
     share: bool = True
 
     def __post_init__(self) -> None:
@@ -62,6 +65,9 @@ class EngineConfig:
             raise ConfigError("storage", f"{self.storage!r} is not one of {', '.join(STORAGES)}")
         if self.reserve not in RESERVES:
             raise ConfigError("reserve", f"{self.reserve!r} is not one of {', '.join(RESERVES)}")
+        if self.determinism not in DETERMINISMS:
+            problem = f"{self.determinism!r} is not one of {', '.join(DETERMINISMS)}"
+            raise ConfigError("determinism", problem)
         if self.block_size % self.grid and self.grid % self.block_size:
             problem = f"{self.grid} and the block size ({self.block_size} tokens): one must divide the other"
             raise ConfigError("grid", problem)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import mlx.core as mx
 
-from engine.kvview import ArrayView, KVView
+from engine.kvview import KVView, noise_view
 
 if TYPE_CHECKING:
     from engine.tokenizer import Tokenizer
@@ -339,8 +339,7 @@ PROBES = (512, 3840)
 def _decode_agrees(model: CanonicalModel, base: int) -> bool:
     """Whether rows base+1 .. base+3 get the same bits from decode as from prefill, over seeded rows."""
     tokens = [(7 * i + 5) % model.shape.vocab for i in range(base + 4)]
-    cold = _noise_view(model.shape, base)
-    warm = cold.copy()
+    cold, warm = noise_view(model.shape, base), noise_view(model.shape, base)
     pairs = [(model.prefill(cold, tokens, base, base + 1), model.prefill(warm, tokens, base, base + 1))]
     for i in range(base + 1, base + 4):
         pairs.append(
@@ -349,15 +348,6 @@ def _decode_agrees(model: CanonicalModel, base: int) -> bool:
     for layer in range(model.shape.layers):
         pairs += zip(cold.read(layer, base + 4), warm.read(layer, base + 4), strict=True)
     return all(bool(mx.array_equal(a, b)) for a, b in pairs)
-
-
-def _noise_view(shape: ModelShape, length: int) -> ArrayView:
-    view = ArrayView(shape)
-    rows = (shape.kv_heads, length, shape.head_dim)
-    for layer in range(shape.layers):
-        k, v = (mx.random.normal(rows, shape.dtype, key=mx.random.key(2 * layer + i)) for i in range(2))
-        view.write(layer, 0, k, v)
-    return view
 
 
 def load(name: str, *, seed: int | None = None, grid: int = 32) -> tuple[Runner, Tokenizer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import signal
@@ -23,6 +24,8 @@ from engine.config import EngineConfig
 from engine.model import ModelError
 
 PATIENCE = 30.0
+SERVE = ("serve", "--port", "0", "--blas", "builtin")
+"""Here MLX is imported already: too late for another BLAS."""
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +71,7 @@ def test_every_option_reaches_the_config() -> None:
         *("--host", "127.0.0.2", "--port", "0", "--model", "digest", "--model-seed", "5"),
         *("--storage", "dense", "--block-size", "16", "--blocks", "99", "--grid", "64", "--chunk", "128"),
         *("--max-batch", "4", "--max-queue", "7", "--no-sharing", "--fault", "f", "--test-mode"),
-        *("--blas", "auto", "--reserve", "prompt", "--drain", "3"),
+        *("--blas", "builtin", "--determinism", "fast", "--reserve", "prompt", "--drain", "3"),
     )
     assert given == EngineConfig(
         host="127.0.0.2",
@@ -85,7 +88,8 @@ def test_every_option_reaches_the_config() -> None:
         share=False,
         fault="f",
         test_mode=True,
-        blas="auto",
+        blas="builtin",
+        determinism="fast",
         reserve="prompt",
         drain=3,
     )
@@ -122,10 +126,11 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (("serve", "--blocks", "0"), "--blocks"),
         (("serve", "--chunk", "33"), "--chunk"),
         (("serve", "--storage", "heap"), "--storage"),
+        (("serve", "--determinism", "some"), "--determinism"),
         (("serve", "--bogus"), "--bogus"),
         (("serve", "--block", "5"), "--block"),
-        (("serve", "--port", "0", "--fault", "nope"), "--fault"),
-        (("serve", "--port", "0", "--model", "tiny", "--model-seed", "-1"), "--model-seed"),
+        ((*SERVE, "--fault", "nope"), "--fault"),
+        ((*SERVE, "--model", "tiny", "--model-seed", "-1"), "--model-seed"),
         ((), "COMMAND"),
         (("model",), "COMMAND"),
         (("model", "export"), "DIR"),
@@ -138,14 +143,14 @@ def test_a_mistake_is_one_line_that_names_the_option(
 
 
 def test_an_unknown_fault_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "consume_on_adopt" in complaint(capsys, 2, "serve", "--port", "0", "--fault", "nope")
+    assert "consume_on_adopt" in complaint(capsys, 2, *SERVE, "--fault", "nope")
 
 
 def test_a_blas_that_does_not_load(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "mlx.core")
-    said = complaint(capsys, 2, "serve", "--port", "0", "--blas", "/nowhere/blas.so")
+    said = complaint(capsys, 2, *SERVE, "--blas", "/nowhere/blas.so")
     assert "--blas: '/nowhere/blas.so' does not load" in said
 
 
@@ -156,7 +161,7 @@ def test_a_model_that_does_not_load(
         raise ModelError("cannot load\n it")
 
     monkeypatch.setattr(worker.Worker, "start", refuse)
-    assert "--model: cannot load it" in complaint(capsys, 2, "serve", "--port", "0")
+    assert "--model: cannot load it" in complaint(capsys, 2, *SERVE)
 
 
 def test_a_port_in_use_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,6 +187,46 @@ def test_faults_are_listed_with_what_they_break(capsys: pytest.CaptureFixture[st
     assert re.search(
         r"^shape_dependent_rows\n    breaks .*\(needs --blas with openblas\)$", said, re.MULTILINE
     )
+
+
+def doctored(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert cli.main(["doctor", "--blas", "builtin", "--model", "digest", *argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_doctor_prints_what_rows_depend_on_the_grade_and_the_cost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = doctored(capsys, "--grid", "64")
+    assert said.startswith("model digest, dtype float32, grid 64, device ")
+    for line in ("do rows depend on", "batch size ", "serve --determinism", "bits ", "decode, 8 rows"):
+        assert re.search(f"^{line}", said, re.MULTILINE)
+
+
+def test_the_doctor_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
+    report = json.loads(doctored(capsys, "--json"))
+    assert [mode["promise"]["grade"] for mode in report["modes"]] == ["bits"]
+    assert report["facts"]["blas"] == "builtin"
+
+
+def test_the_doctor_names_a_model_that_it_cannot_load(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def examine(name: str, **_: Any) -> None:
+        raise ModelError(f"cannot load {name}")
+
+    monkeypatch.setattr("engine.doctor.examine", examine)
+    said = complaint(capsys, 2, "doctor", "--blas", "builtin", "--model", "/nowhere")
+    assert "--model: cannot load /nowhere" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"), [(("--grid", "0"), "--grid"), (("--bogus",), "--bogus"), (("--blas", ""), "--blas")]
+)
+def test_a_mistake_in_what_the_doctor_is_asked_is_named(
+    capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], named: str
+) -> None:
+    assert named in complaint(capsys, 2, "doctor", *argv)
 
 
 def test_export_writes_the_model_asked_for(
@@ -214,12 +259,26 @@ def test_serve_applies_the_blas_before_it_builds_the_engine(monkeypatch: pytest.
     def note(name: str) -> Any:
         return lambda *_, **__: order.append(name)
 
-    monkeypatch.setattr(blas, "apply", note("blas"))
+    def apply(choice: str) -> str:
+        order.append("blas")
+        return choice
+
+    monkeypatch.setattr(blas, "apply", apply)
     monkeypatch.setattr(worker.Worker, "start", note("start"))
     monkeypatch.setattr(worker.Worker, "stop", note("stop"))
     monkeypatch.setattr(server, "run", note("run"))
-    assert cli.main(["serve", "--port", "0"]) == 0
+    assert cli.main([*SERVE]) == 0
     assert order == ["blas", "start", "run", "stop"]
+
+
+def test_serve_reports_the_library_that_was_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(blas, "apply", lambda choice: f"found for {choice}")
+    monkeypatch.setattr(worker.Worker, "start", lambda self: seen.append(self.config.blas))
+    monkeypatch.setattr(worker.Worker, "stop", lambda self: None)
+    monkeypatch.setattr(server, "run", lambda *_, **__: None)
+    assert cli.main(["serve", "--port", "0"]) == 0
+    assert seen == ["found for auto"]
 
 
 def test_the_engine_stops_when_serving_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +290,7 @@ def test_the_engine_stops_when_serving_breaks(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(worker.Worker, "start", lambda self: None)
     monkeypatch.setattr(worker.Worker, "stop", lambda self: stopped.append(True))
     monkeypatch.setattr(server, "run", broken)
-    assert cli.main(["serve", "--port", "0"]) == 1
+    assert cli.main([*SERVE]) == 1
     assert stopped == [True]
 
 
@@ -241,7 +300,7 @@ def test_a_signal_leaves_with_0_and_stops_the_engine(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(worker.Worker, "stop", lambda self: stopped.append(True))
     monkeypatch.setattr(server, "run", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(SystemExit) as left:
-        cli.main(["serve", "--port", "0"])
+        cli.main([*SERVE])
     assert (left.value.code, stopped) == (0, [True])
 
 

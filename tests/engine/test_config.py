@@ -12,7 +12,7 @@ from engine.config import ConfigError, EngineConfig
 def test_defaults_make_sense() -> None:
     config = EngineConfig()
     assert (config.model, config.storage, config.block_size, config.max_batch) == ("tiny", "paged", 32, 8)
-    assert (config.grid, config.chunk, config.share, config.blas) == (32, 256, True, "builtin")
+    assert (config.grid, config.chunk, config.share, config.blas) == (32, 256, True, "auto")
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,7 @@ def test_defaults_make_sense() -> None:
         {"model_seed": 0},
         {"reserve": "prompt"},
         {"drain": 0},
+        {"determinism": "fast"},
     ],
 )
 def test_edges_are_legal(fields: dict[str, Any]) -> None:
@@ -49,6 +50,7 @@ def test_edges_are_legal(fields: dict[str, Any]) -> None:
         ({"drain": -1}, "--drain: -1 is outside 0..3600"),
         ({"reserve": "some"}, "--reserve: 'some' is not one of full, prompt"),
         ({"storage": "heap"}, "--storage: 'heap' is not one of paged, dense"),
+        ({"determinism": "exact"}, "--determinism: 'exact' is not one of bits, fast"),
         ({"chunk": 48}, "--chunk: 48 is not a multiple of the grid (32 tokens)"),
         ({"grid": 512}, "--chunk: 256 is not a multiple of the grid (512 tokens)"),
         ({"model": ""}, "--model: must not be empty"),

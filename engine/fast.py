@@ -1,0 +1,43 @@
+"""`--determinism fast`: the same network with products in whatever shape the work at hand has.
+
+Knows: which two seams of the canonical forward fix its shapes, and how to let go of them. Does not know why
+one would want bits (`model.py`) or what this mode may still promise (`probe.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import mlx.core as mx
+
+from engine.model import CanonicalModel, Linear, Runner
+from engine.probe import SPAN, decode_as_prefill, farthest
+
+
+class FastRows(CanonicalModel):
+    """Mixin before a canonical model: one product for all rows of a batch, one tile for all of a prefill."""
+
+    def tiles(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """All rows but the last need no output from the last layer, so the last one goes by itself."""
+        if stop - start > 1:
+            yield start, stop - 1
+        yield stop - 1, stop
+
+    def project(self, x: mx.array, linear: Linear) -> mx.array:
+        flat = x.reshape(1, -1, x.shape[-1])
+        return super().project(flat, linear).reshape(*x.shape[:-1], -1)
+
+    def decode_equals_prefill(self) -> bool:
+        """As the canonical model's, against a prefill of many rows: here their number may matter."""
+        far = farthest(self)
+        return bool(far) and decode_as_prefill(self, far, SPAN).equal
+
+
+def fasten(runner: Runner) -> Runner:
+    """A fast twin on the same weights; a runner that is no canonical model has no fast form and stays."""
+    if not isinstance(runner, CanonicalModel):
+        return runner
+    twin = copy.copy(runner)
+    twin.__class__ = type(f"Fast{type(runner).__name__}", (FastRows, type(runner)), {})
+    return twin
