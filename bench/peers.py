@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +149,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--prefix", type=int, default=2048, help="shared characters (default: 2048)")
     parser.add_argument("--tokens", type=int, default=16, help="tokens of each reply (default: 16)")
     parser.add_argument("--sizes", type=int, nargs="+", default=[8, 64], help="burst sizes (default: 8 64)")
+    parser.add_argument("--repeat", type=int, default=3, help="rounds; medians count (default: 3)")
     parser.add_argument("--blas", default="auto", help="as of the engine, for both (default: auto)")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -211,24 +212,26 @@ def _await(process: subprocess.Popen[bytes], url: str, command: str) -> None:
 
 
 def _compare(sides: dict[str, Peer], arguments: argparse.Namespace) -> None:
-    """Every phase on both sides, the engine first in one and second in the next."""
+    """Every phase on both sides, the one first that was second before; all of it `--repeat` times."""
     for side in sides.values():
         side.burst(_prompts(2, 64, 900), 4)
-    order = list(sides)
-    for name, prompts, at_once, bound in _phases(arguments):
-        found = {side: sides[side].burst(prompts, arguments.tokens, at_once) for side in order}
-        _report(name, found["engine"], found["peer"], bound)
-        order.reverse()
+    order, found = list(sides), dict[str, list[dict[str, Phase]]]()
+    for turn in range(arguments.repeat):
+        for name, prompts, at_once in _phases(arguments, 10_000 * turn):
+            both = {side: sides[side].burst(prompts, arguments.tokens, at_once) for side in order}
+            found.setdefault(name, []).append(both)
+            order.reverse()
+    for name, rounds in found.items():
+        _report(name, rounds)
 
 
-def _phases(arguments: argparse.Namespace) -> Iterator[tuple[str, list[list[int]], bool, str]]:
+def _phases(arguments: argparse.Namespace, seed: int) -> Iterator[tuple[str, list[list[int]], bool]]:
     prefix = arguments.prefix
     for size in arguments.sizes:
-        bound = "cold" if size == 8 else ""
-        yield f"cold {size}", _prompts(size, prefix, 10 * size), True, bound
-        yield f"warm {size}", _prompts(size, prefix, 10 * size, tails=1), True, ""
-    yield "sequential 8", _prompts(8, prefix, 5), False, ""
-    yield "distinct 8", [_prompts(1, prefix, 1000 + i)[0] for i in range(8)], True, "distinct"
+        yield f"cold {size}", _prompts(size, prefix, seed + 10 * size), True
+        yield f"warm {size}", _prompts(size, prefix, seed + 10 * size, tails=1), True
+    yield "sequential 8", _prompts(8, prefix, seed + 5), False
+    yield "distinct 8", [_prompts(1, prefix, seed + 1000 + i)[0] for i in range(8)], True
 
 
 def _prompts(count: int, prefix: int, seed: int, tails: int = 0) -> list[list[int]]:
@@ -236,23 +239,37 @@ def _prompts(count: int, prefix: int, seed: int, tails: int = 0) -> list[list[in
     return [shared + random.Random(f"{seed} {tails} {i}").choices(_LETTERS, k=24) for i in range(count)]
 
 
-def _report(name: str, ours: Phase, peer: Phase, bound: str) -> None:
+_FIGURES: dict[str, Callable[[Phase], float | None]] = {
+    "wall, s": lambda phase: phase.wall,
+    "TTFT p50, s": lambda phase: _first(phase, 50),
+    "TTFT p99, s": lambda phase: _first(phase, 99),
+    "last first token, s": lambda phase: phase.last_first,
+    "peak footprint, MiB": lambda phase: phase.peak / 2**20,
+    "prompt tokens computed": lambda phase: phase.computed,
+    "cached tokens told, sum": lambda phase: _told(phase),
+}
+_BOUNDS = {
+    ("cold 8", "last first token, s"): "at least 4",
+    ("distinct 8", "wall, s"): "at least 0.80",
+}
+
+
+def _report(name: str, rounds: list[dict[str, Phase]]) -> None:
+    """Medians over the rounds; the ratio is the median of the rounds' ratios."""
     print(f"\n{name:<38} {'engine':>12} {'peer':>12} {'peer / engine':>14}")
-    _row("wall, s", ours.wall, peer.wall, "at least 0.80" if bound == "distinct" else "")
-    for quantile in (50, 99):
-        _row(f"TTFT p{quantile}, s", _first(ours, quantile), _first(peer, quantile))
-    _row("last first token, s", ours.last_first, peer.last_first, "at least 4" if bound == "cold" else "")
-    _row("peak footprint, MiB", ours.peak / 2**20, peer.peak / 2**20)
-    for what, a, b in (
-        ("prompt tokens computed", ours.computed, peer.computed),
-        ("cached tokens told, sum", _told(ours), _told(peer)),
-    ):
-        print(f"  {what:<36} {_or_dash(a):>12} {_or_dash(b):>12}", flush=True)
+    for what, figure in _FIGURES.items():
+        pairs = [(figure(both["engine"]), figure(both["peer"])) for both in rounds]
+        ratios = [peer / ours for ours, peer in pairs if ours and peer is not None]
+        cells = (
+            f"{_median([a for a, _ in pairs]):>12} {_median([b for _, b in pairs]):>12} {_median(ratios):>14}"
+        )
+        bound = _BOUNDS.get((name, what))
+        print(f"  {what:<36} {cells}{f'   should be {bound}' if bound else ''}", flush=True)
 
 
-def _row(what: str, ours: float, peer: float, bound: str = "") -> None:
-    asked = f"   should be {bound}" if bound else ""
-    print(f"  {what:<36} {ours:>12.2f} {peer:>12.2f} {peer / ours:>14.2f}{asked}", flush=True)
+def _median(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{median(known):.2f}" if known else "-"
 
 
 def _first(phase: Phase, quantile: int) -> float:
@@ -263,7 +280,3 @@ def _first(phase: Phase, quantile: int) -> float:
 def _told(phase: Phase) -> int | None:
     told = [reply.cached for reply in phase.replies if reply.cached is not None]
     return sum(told) if told else None
-
-
-def _or_dash(value: int | None) -> str:
-    return "-" if value is None else str(value)
