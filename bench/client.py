@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,18 @@ import requests
 from conformance.footprint import measure, tree
 
 TIMEOUT = 300.0
+
+
+def say(what: str, value: str, bound: str = "") -> None:
+    """One line of a bench: what was measured, and what it should be."""
+    print(f"  {what:<58} {value:>12}{f'   should be {bound}' if bound else ''}", flush=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 @dataclass

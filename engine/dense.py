@@ -87,6 +87,9 @@ class DenseStorage:
         self.epoch += 1
         return {"cleared": True, "freed_bytes": freed, "freed_entries": entries}
 
+    def trim(self) -> None:
+        """Nothing to give back: rows go with the sequence that holds them."""
+
     def can_ever_hold(self, prompt: int, longest: int, choices: int) -> bool:
         return longest * choices <= self.budget
 

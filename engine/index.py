@@ -39,6 +39,9 @@ class PrefixIndex:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
     def root(self, identity: Sequence[str]) -> Key:
         """The key before the first block, never shortened; each part is tagged with its length, so that parts
         cannot blend."""

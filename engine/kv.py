@@ -6,7 +6,7 @@ writes a block has made sure that nobody else holds it (`storage.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 import mlx.core as mx
@@ -21,7 +21,7 @@ class BlockStore:
     """Keys and values of every block, per layer, as slabs of [blocks, kv_heads, block_size, head_dim].
 
     A pool preallocated at its budget would make every footprint test empty (foot/1), one array that grows
-    would be copied (foot/3): so slabs come when their first block is written and go when all are free.
+    would be copied (foot/3): a slab comes with the first block written in it and goes with the last live one.
     """
 
     def __init__(self, shape: ModelShape, block_size: int) -> None:
@@ -30,7 +30,7 @@ class BlockStore:
         row = shape.kv_heads * shape.head_dim * shape.dtype.size
         self.block_bytes = 2 * shape.layers * block_size * row
         self.slab_blocks = max(1, min(_SLAB_BLOCKS, _SLAB_BYTES // self.block_bytes))
-        self._slabs: list[list[tuple[mx.array, mx.array]]] = []
+        self._slabs: dict[int, list[tuple[mx.array, mx.array]]] = {}
 
     @property
     def bytes_reserved(self) -> int:
@@ -69,17 +69,19 @@ class BlockStore:
 
     def settle(self) -> None:
         """Evaluate what was written, so that no pending reader keeps an old version of a slab alive."""
-        mx.eval(self._slabs)
+        mx.eval(list(self._slabs.values()))
 
-    def shrink(self, highest: int) -> None:
-        """Drop slabs that lie wholly behind block id `highest - 1`."""
-        needed = -(-highest // self.slab_blocks)
-        del self._slabs[needed:]
+    def shrink(self, live: Collection[int]) -> None:
+        """Drop every slab that holds none of the `live` blocks, wherever it lies (foot/4)."""
+        needed = {block // self.slab_blocks for block in live}
+        for number in self._slabs.keys() - needed:
+            del self._slabs[number]
+        self.settle()
 
     def _place(self, block: int) -> tuple[list[tuple[mx.array, mx.array]], int]:
         number, at = divmod(block, self.slab_blocks)
-        while len(self._slabs) <= number:
-            self._slabs.append([self._slab() for _ in range(self.shape.layers)])
+        if number not in self._slabs:
+            self._slabs[number] = [self._slab() for _ in range(self.shape.layers)]
         return self._slabs[number], at
 
     def _slab(self) -> tuple[mx.array, mx.array]:
@@ -119,13 +121,18 @@ class PagedView:
             done += step
 
     def read(self, layer: int, length: int) -> tuple[mx.array, mx.array]:
-        """Keys and values [kv_heads, length, head_dim]; zeros past the end of the table."""
+        """Keys and values [kv_heads, length, head_dim]; zeros past the end of the table.
+
+        Copied out at once: while a reader of a slab is pending, the next write would copy the slab instead.
+        """
         blocks = -(-length // self._store.block_size)
-        k, v = self._store.rows(layer, self._table[:blocks])
-        return self._flat(k, length), self._flat(v, length)
+        k, v = (self._flat(rows, length) for rows in self._store.rows(layer, self._table[:blocks]))
+        mx.eval(k, v)
+        return k, v
 
     def _flat(self, rows: mx.array, length: int) -> mx.array:
         heads, width = rows.shape[1], rows.shape[3]
         flat = rows.transpose(1, 0, 2, 3).reshape(heads, -1, width)
         missing = length - flat.shape[1]
-        return mx.pad(flat, [(0, 0), (0, missing), (0, 0)]) if missing > 0 else flat[:, :length]
+        flat = mx.pad(flat, [(0, 0), (0, missing), (0, 0)]) if missing > 0 else flat[:, :length]
+        return mx.contiguous(flat)

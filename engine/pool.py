@@ -101,9 +101,9 @@ class BlockPool:
         """The least recently used idle block: the next one to evict."""
         return next(iter(self._idle), None)
 
-    def highest(self) -> int:
-        """One more than the highest live id: storage behind it holds nothing."""
-        return max([*self._refs, *self._idle], default=-1) + 1
+    def blocks(self) -> set[int]:
+        """Ids of the live blocks: storage of any other holds nothing."""
+        return self._refs.keys() | self._idle.keys()
 
     def mark_peak(self) -> None:
         self.peak_live = self.live

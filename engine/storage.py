@@ -52,6 +52,9 @@ class Storage(Protocol):
     def reset(self) -> dict[str, Any]:
         """Forget every stored prefix; what running sequences hold stays theirs."""
 
+    def trim(self) -> None:
+        """Give back memory that holds nothing; nothing stored is lost."""
+
     def can_ever_hold(self, prompt: int, longest: int, choices: int) -> bool: ...
 
     def stats(self) -> dict[str, Any]: ...
@@ -134,19 +137,20 @@ class PagedStorage:
         return self.index.match(seq.root, seq.keys[:limit], seq.tokens)
 
     def blocked_by(self, seq: Sequence, running: list[Sequence]) -> bool:
-        if not self.share or not seq.adopts:
-            return False
-        next_block = len(self.matched(seq))
-        usable = (seq.prompt_tokens - 1) // self.size
-        return next_block < usable and seq.keys[next_block] in self.computing(running)
+        return self.share and seq.adopts and any(self._awaits(seq, other) for other in running)
 
-    def computing(self, running: list[Sequence]) -> set[Key]:
-        """Keys of the full prompt blocks that running prefills will publish."""
-        keys: set[Key] = set()
-        for seq in running:
-            if seq.phase is Phase.PREFILL and seq.epoch == self.epoch:
-                keys.update(seq.keys[seq.published : seq.prompt_tokens // self.size])
-        return keys
+    def _awaits(self, seq: Sequence, leader: Sequence) -> bool:
+        """Whether the next block that `leader` adds to the index is one that `seq` may adopt.
+
+        One key tells, since it chains all before it and those are stored. This is asked for each waiting
+        sequence in each step: a lookup of the whole prompt would cost a queue more than its forwards.
+        """
+        if leader.phase is not Phase.PREFILL or leader.epoch != self.epoch:
+            return False
+        limit = min((seq.prompt_tokens - 1) // self.size, leader.prompt_tokens // self.size)
+        added = (at for at in range(leader.published, limit) if leader.keys[at] not in self.index)
+        at = next(added, limit)
+        return at < limit and seq.keys[at] == leader.keys[at]
 
     def admit(self, seq: Sequence) -> bool:
         entries = self.matched(seq)
@@ -222,9 +226,12 @@ class PagedStorage:
         for block in self.index.clear():
             self.pool.forget(block)
         self.epoch += 1
-        self.store.shrink(self.pool.highest())
+        self.trim()
         freed = (before - self.pool.live) * self.store.block_bytes
         return {"cleared": True, "freed_bytes": freed, "freed_entries": entries}
+
+    def trim(self) -> None:
+        self.store.shrink(self.pool.blocks())
 
     def can_ever_hold(self, prompt: int, longest: int, choices: int) -> bool:
         return self._blocks(prompt, [longest] * choices) <= self.pool.budget

@@ -16,14 +16,15 @@ from typing import Any
 
 import mlx.core as mx
 
+from engine import memory
 from engine.build import Engine, Parts, build
 from engine.config import EngineConfig
 from engine.messages import Adapter, Event, Failed, Request, RequestError, Sink
 from engine.storage import PagedStorage
 from engine.tokenizer import Tokenizer
 
-_CACHE_LIMIT = 32 << 20
-"""Bytes of freed buffers that MLX may keep: unbounded, they would drown what sharing saves (foot/1)."""
+_QUIET = 0.1
+"""Seconds without work or a word from outside after which memory is given back, once (foot/2)."""
 
 
 class Worker:
@@ -118,7 +119,7 @@ class Worker:
             self._deliver()
 
     def _open(self) -> None:
-        mx.set_cache_limit(_CACHE_LIMIT)
+        memory.bound_cache()
         self._engine: Engine = build(self.config, self._parts)
         self._tokenizer = self._engine.tokenizer
         self._max_positions = self._engine.runner.shape.max_positions
@@ -128,13 +129,25 @@ class Worker:
     def _drain(self) -> None:
         """Do what was asked since the last step; wait only when there is nothing else to do."""
         if not self._engine.scheduler.busy:
-            mx.clear_cache()
-            self._inbox.get()()
+            self._wait()()
         while True:
             try:
                 self._inbox.get_nowait()()
             except queue.Empty:
                 return
+
+    def _wait(self) -> Callable[[], None]:
+        """The next thing asked. A quiet moment before it gives memory back, not the end of each request."""
+        try:
+            return self._inbox.get(timeout=_QUIET)
+        except queue.Empty:
+            self._trim()
+            return self._inbox.get()
+
+    def _trim(self) -> None:
+        self._engine.storage.trim()
+        memory.give_back()
+        self._publish()
 
     def _accept(self, request: Request, sink: Sink) -> None:
         full = len(self._engine.scheduler.waiting) >= self.config.max_queue
@@ -218,13 +231,14 @@ class Worker:
 
     def _call_reset(self) -> dict[str, Any]:
         done = self._engine.storage.reset()
-        mx.clear_cache()
+        memory.give_back()
         return done
 
     def _call_mark(self) -> dict[str, Any]:
-        """Let the peak gauge start again from what is live now."""
+        """Let the peak gauges start again from what is live now."""
         if isinstance(self._engine.storage, PagedStorage):
             self._engine.storage.pool.mark_peak()
+        mx.reset_peak_memory()
         self._publish()
         return {"marked": True, "sequence": self._snapshot["sequence"]}
 

@@ -68,7 +68,7 @@ class ListStore:
     def copy(self, source: int, target: int) -> None:
         self.blocks[target] = list(self.block(source))
 
-    def shrink(self, highest: int) -> None:
+    def shrink(self, live: object) -> None:
         """Nothing is kept in slabs."""
 
 

@@ -111,7 +111,7 @@ class PoolMachine(RuleBasedStateMachine):
             len(self.held), len(self.idle), len(self.live), free, free + len(self.idle)
         )  # fmt: skip
         assert pool.peak_live == self.peak
-        assert pool.highest() == max(self.live, default=-1) + 1
+        assert pool.blocks() == set(self.live)
 
     @invariant()
     def references_are_counted_per_table(self) -> None:
