@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conformance import backend, collect, plugin
+from conformance import backend, collect, options, plugin
 from conformance.report.progress import Announcer
 from conformance.session import Options
 from conformance.target import TargetOptions
@@ -226,7 +226,7 @@ def test_the_whole_suite_must_judge_the_musts(
 
 def read(pytester: pytest.Pytester, *args: str) -> tuple[Options, TargetOptions]:
     config = pytester.parseconfigure(*PLAIN, *args)
-    return plugin._options(config), plugin._target(config)
+    return options.options_of(config), options.target_of(config, print)
 
 
 def test_defaults(pytester: pytest.Pytester) -> None:
@@ -440,7 +440,7 @@ def test_servers_are_closed_before_a_worker_reports_its_end(
 def test_each_xdist_worker_writes_a_history_of_its_own(pytester: pytest.Pytester) -> None:
     config = pytester.parseconfigure(*PLAIN, "--history", "h.jsonl")
     config.workerinput = {"workerid": "gw1"}  # type: ignore[attr-defined]
-    assert plugin._options(config).history == Path("h-gw1.jsonl")
+    assert options.options_of(config).history == Path("h-gw1.jsonl")
 
 
 class Terminal:
