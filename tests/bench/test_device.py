@@ -8,6 +8,8 @@ blocks, two of them its own.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -18,6 +20,7 @@ import mlx.core as mx
 import pytest
 
 from bench import device, mlxlm
+from bench.__main__ import main as run_bench
 from bench.inprocess import (
     FIXED_ROWS,
     MODES,
@@ -200,6 +203,19 @@ def test_every_phase_is_measured_and_one_that_cannot_run_says_why(
 def test_phases_are_skipped_once_the_budget_is_spent(tmp_path: Path) -> None:
     found = phases(tmp_path, "--budget", "0")
     assert all("budget" in phase["skipped"] for phase in found.values())
+
+
+def test_the_command_line_finds_this_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_bench(["device", *SMALL, "--budget", "0"]) == 0
+    assert "skipped: the budget of 0 s is spent" in capsys.readouterr().out
+
+
+def test_nothing_beyond_mlx_is_imported() -> None:
+    script = "import sys, bench.__main__, bench.device; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "mlx.core" in loaded
+    assert not loaded & {"requests", "pydantic", "fastapi", "starlette", "ruamel", "psutil", "transformers"}
 
 
 def test_mlx_lm_runs_on_the_same_weights() -> None:
