@@ -267,12 +267,16 @@ class CanonicalModel:
 
     def _attention(self, layer: int, x: mx.array, slots: Sequence[Slot]) -> mx.array:
         q, k, v = self._heads(layer, x, slots)
-        rows = []
         for n, slot in enumerate(slots):
             self.write(slot, layer, k[n], v[n])
-            rows.append(self.attend(q[n], *self.read(slot, layer), slot.mask))
+        rows = [self._attend_stored(layer, q[n], slot) for n, slot in enumerate(slots)]
         merged = mx.stack(rows).swapaxes(1, 2).reshape(*x.shape[:2], -1)
         return self._linear(layer, "self_attn.o_proj", merged)
+
+    def _attend_stored(self, layer: int, q: mx.array, slot: Slot) -> mx.array:
+        out = self.attend(q, *self.read(slot, layer), slot.mask)
+        mx.eval(out)  # so that what was read is gone before the next slot reads, and before the next write
+        return out
 
     def _heads(self, layer: int, x: mx.array, slots: Sequence[Slot]) -> tuple[mx.array, mx.array, mx.array]:
         h = self._norm(f"model.layers.{layer}.input_layernorm", x)

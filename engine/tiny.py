@@ -178,5 +178,4 @@ class FatModel(CanonicalModel):
         super().write(slot, layer, mx.repeat(k, FAT_COPIES, axis=0), mx.repeat(v, FAT_COPIES, axis=0))
 
     def read(self, slot: Slot, layer: int) -> tuple[mx.array, mx.array]:
-        k, v = super().read(slot, layer)
-        return k[::FAT_COPIES], v[::FAT_COPIES]
+        return slot.view.read(layer, slot.keys, FAT_COPIES)
