@@ -55,11 +55,11 @@ class ArrayView:
         self._grow(layer, length)
         return self.keys[layer][::every, :length], self.values[layer][::every, :length]
 
-    def copy(self) -> ArrayView:
-        """An independent view with the same rows."""
+    def copy(self, length: int | None = None) -> ArrayView:
+        """An independent view with the same rows, or with those before `length`."""
         twin = ArrayView(self.shape)
-        twin.keys = [mx.array(k) for k in self.keys]
-        twin.values = [mx.array(v) for v in self.values]
+        twin.keys = [mx.array(k[:, :length]) for k in self.keys]
+        twin.values = [mx.array(v[:, :length]) for v in self.values]
         return twin
 
     def _grow(self, layer: int, length: int) -> None:
