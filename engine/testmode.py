@@ -78,9 +78,6 @@ class FallibleRunner:
         self._count("decode")
         return self._runner.decode(rows)
 
-    def decode_equals_prefill(self) -> bool:
-        return self._runner.decode_equals_prefill()
-
     def _count(self, method: str) -> None:
         if method != self.failing:
             return
