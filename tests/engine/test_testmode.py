@@ -153,6 +153,14 @@ def test_a_command_makes_the_next_forward_fail(worker: Worker) -> None:
     assert last.message == "the model failed: decode was asked to fail"
 
 
+def test_a_failure_that_was_asked_for_is_taken_back(worker: Worker) -> None:
+    worker.call("fail", method="decode", after_steps=0).result(WAIT)
+    worker.call("fail", method=None, after_steps=0).result(WAIT)
+    inbox = ask(worker, "a")
+    assert inbox.last.wait(WAIT)
+    assert isinstance(inbox.events[-1], Done)
+
+
 def test_draining_lets_what_runs_end_and_refuses_what_comes(worker: Worker) -> None:
     worker.call("hold", phase="decode", after=0).result(WAIT)
     running = ask(worker, "a")
