@@ -24,7 +24,8 @@ steps:
   - burst: mixed
     each:
       - {name: warm, requests: 2, prompt: [{repeat_of: first}]}
-      - {name: cold, prompt: [{unique: 8}], sampling: {stop: ["x", {reply_of: first, token: 2}]}}
+      - {name: cold, prompt: [{unique: 8}], max_tokens: 3,
+         sampling: {stop: ["x", {reply_of: first, token: 2}]}}
   - start: long
     prompt: [{repeat_of: cold}, {reply_of: cold}, {marker: true}]
     leave: {how: $how, phase: decoding}
@@ -110,6 +111,8 @@ def test_everything_of_the_language_loads(tmp_path: Path) -> None:
         ("of: warm}", "of: talk, at_least: 1}", "unknown key 'at_least'"),
         ("counted: {of: warm}", "adopters: {of: again, at_least: 3}", "but 'again' has 2 requests"),
         ("forward: decode", "forward: sideways", "should be 'prefill' or 'decode', not 'sideways'"),
+        ("- counted: {of: warm}", "- same_as_solo: {of: mixed, as: count/1}\n  - counted: {of: warm}",
+         "these replies have 3"),
         ("of: again\nexpect", "of: never\nexpect", "no step above is called 'never'"),
     ],
 )  # fmt: skip
