@@ -21,6 +21,8 @@ _TEXT = """
     food foot ford form fort four free from fuel full fund gain game gate gave gear gift girl give glad
 """
 WORDS = tuple(_TEXT.split())
+_USUAL = 4.0
+"""Characters a token of a trained tokenizer, where nothing was measured."""
 _SPACED = 5
 """Characters of a word and the space after it."""
 
@@ -32,19 +34,27 @@ _WORD = 16
 
 
 class Ids:
-    """Prompts as token ids, drawn from the plain ones of the target."""
+    """Prompts as token ids, drawn from the plain ones of the target.
+
+    Messages of a chat can only be text: `spoken` draws that.
+    """
 
     is_ids = True
 
-    def __init__(self, plain: Sequence[int], encode: Callable[[str], list[int]]) -> None:
+    def __init__(
+        self,
+        plain: Sequence[int],
+        encode: Callable[[str], list[int]],
+        spoken: Words | None = None,
+    ) -> None:
         self.plain = tuple(plain)
-        self._encode = encode
+        self._encode, self._spoken = encode, spoken or Words(_USUAL)
 
     def ids(self, count: int, seed: int) -> list[int]:
         return random.Random(seed).choices(self.plain, k=count)
 
     def text(self, count: int, seed: int) -> str:
-        raise TypeError("this target takes token ids")
+        return self._spoken.text(count, seed)
 
     def encode(self, text: str) -> list[int]:
         return self._encode(text)

@@ -79,5 +79,8 @@ def test_each_kind_refuses_the_other() -> None:
         Words(1.0).encode("ab")
     with pytest.raises(TypeError, match="takes text"):
         Words(1.0).ids(1, 1)
-    with pytest.raises(TypeError, match="takes token ids"):
-        ids().text(1, 1)
+
+
+def test_messages_for_a_target_of_ids_are_drawn_as_text() -> None:
+    assert Ids([97], lambda text: [], Letters("abcdef")).text(20, 3) == Letters("abcdef").text(20, 3)
+    assert Ids([97], lambda text: []).text(20, 3) == Words(4.0).text(20, 3)
