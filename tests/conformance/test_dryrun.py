@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from conformance import backend, dryrun
 from conformance.launch import free_port
 from tests.conformance.fakeback import CASE
 from tests.conformance.fakeserver import Handler, fake_server
 
+LOADED = (backend, dryrun)
+"""Imported before any inner run, which forgets the modules that it was the first to import."""
 PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 ONE_ARM = CASE.replace("arms:\n  cold: {serve: {profile: cold}}\n", "").replace("4B", "40")
 
