@@ -63,6 +63,13 @@ def test_what_is_never_found_is_not_several_caches(behaviour: Behaviour) -> None
     assert requests in (9, 11)
 
 
+def test_requests_that_fail_say_nothing() -> None:
+    with fake_target() as (target, server):
+        server.state.behaviour.fault = "status"
+        facts = checked(target)
+    assert (facts.several_caches, facts.contradictions) == ("", [])
+
+
 def test_a_server_that_reports_nothing_is_not_asked() -> None:
     assert facts_after(Behaviour(cached="absent", replicas=2))[1] == 0
 
