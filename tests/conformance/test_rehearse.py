@@ -84,8 +84,8 @@ def test_a_case_that_an_endpoint_must_not_bear_sends_nothing(
 @pytest.mark.parametrize(
     ("length", "reason"),
     [
-        ("4C", "cannot run: .* the length '4C' needs it"),
-        ("1B-8", r"cannot run: .* at least 1 .*case\.yaml\)"),
+        ("4C", "the length '4C' needs it"),
+        ("1B-8", r"at least 1 .*case\.yaml\)"),
     ],
 )
 def test_a_length_that_cannot_be_is_said(tmp_path: Path, length: str, reason: str) -> None:
