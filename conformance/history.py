@@ -133,7 +133,7 @@ class Sample(Record):
     """One reading of the target's statistics, in the harness's own names; absent values are left out.
 
     Names: live, referenced, cached_idle, free, total, peak_live, running, waiting, sequence,
-    bytes_in_use, hits_tokens, computed_tokens, evictions.
+    bytes_in_use, hits_tokens, computed_tokens, evictions, preemptions, missed_* (`dialect.py` has the list).
     """
 
     at: float
