@@ -46,10 +46,14 @@ class Draft:
     @property
     def waits(self) -> bool:
         """Whether anything of it is a reply."""
-        bodies = [self.body, *(body for _, body in self.messages)]
-        pieces = [piece for body in bodies for group in body for piece in group]
-        late = any(isinstance(piece, ReplyOf) for piece in pieces)
+        late = any(isinstance(piece, ReplyOf) for piece in self.pieces)
         return late or bool(self.bans) or any(isinstance(stop, StopOf) for stop in self.stops)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """All of the prompt or the messages, in order."""
+        bodies = [self.body, *(body for _, body in self.messages)]
+        return [piece for body in bodies for group in body for piece in group]
 
 
 def completed(request: PlannedRequest, draft: Draft, replies: Replies) -> PlannedRequest:

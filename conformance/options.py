@@ -35,6 +35,12 @@ _VALUES = {
     "golden": ("NAME", "compare with, or update, the golden outputs golden/NAME of a target of yours"),
     "request-timeout": ("S", "seconds that one request may take (default 300)"),
     "allow": ("LIST", "what an endpoint, which others may use, must bear: churn, disconnect, reset"),
+    "model": (
+        "NAME",
+        "ask an endpoint, or what --serve starts, for this model (default: the first it lists)",
+    ),
+    "header": ("LIST", "send HEADER=VARIABLE,...: each header with what the environment variable holds"),
+    "cacert": ("FILE", "trust the certificates in FILE when the endpoint is https"),
     "min-judged": ("LIST", "requirements that must have been judged (default adopt/1,out/1,count/1)"),
 }
 
@@ -44,8 +50,11 @@ _EXPECTED = {
     "FILE": "a file",
     "NAME": "a name",
     "S": "a number of seconds",
-    "LIST": "names with a comma between",
+    "LIST": "words with a comma between",
 }
+
+_FOREIGN = ("model", "header", "cacert", "insecure")
+"""What means nothing for the bundled engine."""
 
 _MAY_BE_EMPTY = ("engine-args", "allow")
 """No flags and no permissions are what an empty value says; elsewhere it is a variable that nobody set."""
@@ -53,6 +62,8 @@ _MAY_BE_EMPTY = ("engine-args", "allow")
 _FLAGS = {
     "should": "a failed SHOULD fails the item on any target, not only on the bundled engine",
     "allow-inconclusive": "skip what is inconclusive instead of failing it",
+    "dry-run": "send nothing but GETs: say what each case would send, and what could not be judged",
+    "insecure": "do not check the certificate of an https endpoint",
 }
 
 
@@ -83,6 +94,8 @@ def refuse_nonsense(config: pytest.Config) -> None:
     targets = _targets(config)
     if len(targets) > 1:
         raise pytest.UsageError(f"{' and '.join(targets)}: one run has one target")
+    if not targets and (name := next((n for n in _FOREIGN if option(config, n)), None)):
+        raise pytest.UsageError(f"--{name} is for a server of yours: say --endpoint URL or --serve CMD too")
     if targets and (extra := [name for name in ("fault", "engine-args") if option(config, name)]):
         raise pytest.UsageError(f"--{extra[0]} is for the bundled engine, not for {targets[0]}")
     if targets and _is_updating(config) and not option(config, "golden"):
@@ -95,7 +108,11 @@ def refuse_nonsense(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--dist {dist}: a workload stays on one worker, as with plain -n; leave it out"
         )
-    for read in (_scale, _seconds, _engine_args, _allowed):
+    if option(config, "dry-run"):
+        _refuse_beside_dry_run(config)
+    if option(config, "insecure") and option(config, "cacert"):
+        raise pytest.UsageError("--insecure and --cacert: either nothing is checked or that file is trusted")
+    for read in (_scale, _seconds, _engine_args, _allowed, _headers):
         read(config)
     for name, check in _CHECKS.items():
         if value := option(config, name):
@@ -119,6 +136,15 @@ def _check_endpoint(url: str) -> None:
         parse_address(url)
     except ValueError as error:
         raise pytest.UsageError(f"--endpoint: {error}") from None
+
+
+def _check_cacert(given: str) -> None:
+    from conformance.access import check_certificates
+
+    try:
+        check_certificates(given)
+    except ValueError as error:
+        raise pytest.UsageError(f"--cacert {error}") from None
 
 
 def _check_serve(command: str) -> None:
@@ -157,6 +183,12 @@ def _check_min_judged(given: str) -> None:
         raise pytest.UsageError(f"--min-judged: {error.args[0]}") from None
     if not words:
         raise pytest.UsageError(f"--min-judged {given!r}: expected ids such as adopt/1,out/1")
+
+
+def _refuse_beside_dry_run(config: pytest.Config) -> None:
+    others = [name for name in ("replay", "faults", "fault") if option(config, name)]
+    if others or is_spread(config):
+        raise pytest.UsageError(f"--dry-run runs nothing: drop {f'--{others[0]}' if others else '-n'}")
 
 
 def _refuse_beside_faults(config: pytest.Config, targets: list[str]) -> None:
@@ -232,6 +264,10 @@ def target_of(config: pytest.Config, progress: Callable[[str], None]) -> TargetO
         allow=_allowed(config),
         timeout=_seconds(config),
         progress=progress,
+        model=option(config, "model"),
+        extra=_headers(config),
+        dry=bool(option(config, "dry-run")),
+        verify=False if option(config, "insecure") else option(config, "cacert") or True,
     )
 
 
@@ -255,11 +291,23 @@ def _scale(config: pytest.Config) -> Scale:
 
 
 def _allowed(config: pytest.Config) -> frozenset[str]:
+    from conformance.permission import PERMISSIONS
+
     words = frozenset(words_of(option(config, "allow") or ""))
-    unknown = sorted(words - {"churn", "disconnect", "reset"})
+    unknown = sorted(words - set(PERMISSIONS))
     if unknown:
-        raise pytest.UsageError(f"--allow {unknown[0]}: churn, disconnect or reset, with a comma between")
+        legal = ", ".join(PERMISSIONS)
+        raise pytest.UsageError(f"--allow {unknown[0]}: expected some of {legal}, with a comma between")
     return words
+
+
+def _headers(config: pytest.Config) -> dict[str, str]:
+    from conformance.access import headers_of
+
+    try:
+        return headers_of(words_of(option(config, "header") or ""), os.environ)
+    except ValueError as error:
+        raise pytest.UsageError(f"--header {error}") from None
 
 
 def words_of(given: str) -> list[str]:
@@ -326,6 +374,7 @@ def _is_spec_folder(path: Path) -> bool:
 
 
 _CHECKS: dict[str, Callable[[str], None]] = {
+    "cacert": _check_cacert,
     "endpoint": _check_endpoint,
     "serve": _check_serve,
     "fault": _check_fault,

@@ -51,6 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick: part of the quick set of conformance specs")
+    if option(config, "insecure"):  # who says so knows
+        config.addinivalue_line("filterwarnings", "ignore:Unverified HTTPS request")
     if not hasattr(config, "workerinput"):  # else the controller has done all that
         refuse_nonsense(config)
         config.pluginmanager.register(Reporter(config), "conformance-reporter")
@@ -145,6 +147,21 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     return [f"conformance: {line}" for line in lines]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """With --dry-run every case is rehearsed, and nothing else happens."""
+    run = session.config.stash.get(_SESSION, None)
+    if run is None or session.config.option.collectonly or not option(session.config, "dry-run"):
+        return None
+    from conformance.dryrun import rehearsed
+
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    for line in rehearsed(run, session.items):
+        if reporter is not None:
+            reporter.write_line(line)
+    return True
+
+
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> str | None:
     specs = {item.path for item in items if hasattr(item, "loaded")}
     return f"conformance: {len(specs)} spec files" if specs else None
@@ -169,7 +186,8 @@ class Reporter:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A run that judged less than it should have is not green."""
         asked = option(self._config, "min-judged")
-        if self._tally is None and not (asked and not self._config.option.collectonly):
+        nothing_ran = self._config.option.collectonly or option(self._config, "dry-run")
+        if self._tally is None and (nothing_ran or not asked):
             return
         from conformance.tally import Tally
 

@@ -1,8 +1,9 @@
 """The facts of one target: what its dialect declares, corrected by what a few small requests show.
 
-Knows which field of a reply proves which ability, and how to measure characters a token and the granule
-of adoption. Does not know specs. The requests are short and under a private salt; the cache is reset only
-on a server that was started for the run. A fact that could not be found out stays None: absent is not 0.
+Knows which field of a reply proves which ability, and how to measure characters a token. Does not know specs,
+nor how adoption is measured (`calibrate.py`). The requests are short and under a private salt; the cache is
+reset only on a server that was started for the run. A fact that could not be found out stays None: absent is
+not 0.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import psutil
 from pydantic import ValidationError
 
-from conformance.dialect import Dialect, Source, Value, as_json, metrics, pick
+from conformance.dialect import Check, Dialect, Source, Value, as_json, metrics, pick
 from conformance.history import Facts, Outcome, PlannedRequest
 from conformance.replies import excerpt, is_completion
 from conformance.vocabulary import ASCII, LETTERS, Ids, Letters, Words
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
 
 How = Literal["engine", "serve", "endpoint"]
 _FEWEST_IDS = 64
-_STORED, _END = 1000, 24
-_HEADS = (98, 149, 212, 263, 340, 401, 462, 523, 588, 653, 737, 909)
-"""Tokens that measure the granule: for every granule up to 256, what they floor to has it as its measure."""
+_SUPPOSED_IDS = 4096
 
 
 class TargetError(Exception):
@@ -40,10 +39,14 @@ def recognise(target: Target, known: tuple[Dialect, ...]) -> Dialect:
     return next(dialect for dialect in known if all(_holds(target, check) for check in dialect.recognise))
 
 
-def _holds(target: Target, check: Any) -> bool:
-    reply = target.page(check.get)
+def _holds(target: Target, check: Check) -> bool:
+    if check.host is not None:
+        return f".{target.address.host}".endswith(f".{check.host}")
+    reply = target.page(check.get or "")
     if reply is None or reply.status_code != 200:
         return False
+    if check.text is not None:
+        return check.text in reply.text
     found = reply.headers.get(check.header) if check.header else pick(as_json(reply.text), check.path or "")
     if check.equals is not None:
         return bool(found == check.equals)
@@ -69,6 +72,7 @@ def declared(target: Target, how: How) -> Facts:
             can=list(dialect.ask.sampling),
             adapters=_adapters(target),
             claims=dialect.claims,
+            needs=dialect.needs,
             machine=_machine(),
             **said,
         )
@@ -153,6 +157,26 @@ def _spoken(target: Target) -> Words | None:
     return Letters(LETTERS) if len(set(ids)) == len(LETTERS) == len(ids) else None
 
 
+def supposed(target: Target, facts: Facts) -> tuple[Ids | Words, Facts]:
+    """Abilities as the dialect would have them, for a look that sends nothing but GET."""
+    ask, answer = target.dialect.ask, target.dialect.answer
+    takes_ids = ask.ids and target.dialect.tokenize is not None
+    update = {
+        "takes_ids": takes_ids,
+        "returns_ids": answer.ids is not None,
+        "has_logprobs": bool(ask.logprobs),
+        "reports_cached": bool(answer.cached),
+        "has_reset": target.dialect.reset is not None and target.options.may("reset"),
+    }
+    target.facts = facts.model_copy(update=update)
+    found = target.facts.model_copy(update={"has_stats": bool(target.sample())})
+    return (Ids(range(_SUPPOSED_IDS), _supposed_ids) if takes_ids else Words(4.0)), found
+
+
+def _supposed_ids(text: str) -> list[int]:
+    return [ord(letter) % _SUPPOSED_IDS for letter in text[:: round(Words(4.0).per_token)]]
+
+
 def measured(target: Target, facts: Facts) -> Facts:
     """The facts as a few requests show them. TargetError when not even a plain completion works."""
     target.facts = facts.model_copy(update={"takes_ids": target.vocabulary.is_ids})
@@ -172,8 +196,6 @@ def measured(target: Target, facts: Facts) -> Facts:
     if isinstance(target.vocabulary, Words):
         target.vocabulary, slack = _measure_text(target)
         target.facts = target.facts.model_copy(update={"lcp_slack": slack})
-    if target.facts.granule is None and (target.facts.block is not None or target.facts.sharing == "unknown"):
-        target.facts = target.facts.model_copy(update=_measure_granule(target))
     return target.facts
 
 
@@ -271,25 +293,3 @@ def _ratio(points: list[tuple[int, int | None]]) -> tuple[float, int]:
     (x0, y0), (x2, y2) = known[0], known[2]
     ratio = (x2 - x0) / (y2 - y0)
     return ratio, math.ceil(max(abs(y - (y0 + (x - x0) / ratio)) for x, y in known))
-
-
-def _measure_granule(target: Target) -> dict[str, Any]:
-    """Stores one prompt, then asks for heads of it: what is cached climbs in steps of the granule."""
-    if not target.facts.reports_cached:
-        return {}
-    whole = trial(target, _STORED, seed=2)
-    target.send(whole)
-    time.sleep(target.facts.settle)
-    seen = [target.send(_head(target, whole, tokens)).cached for tokens in _HEADS]
-    hits = [cached for cached in seen if cached]
-    return {"granule": math.gcd(*hits), "sharing": "all"} if hits else {}
-
-
-def _head(target: Target, whole: PlannedRequest, tokens: int) -> PlannedRequest:
-    """The first `tokens` of a request and an end of its own, under the same salt."""
-    end = trial(target, _END, seed=tokens)
-    if whole.prompt_ids is not None and end.prompt_ids is not None:
-        return whole.model_copy(update={"prompt_ids": whole.prompt_ids[:tokens] + end.prompt_ids})
-    ratio = len(whole.prompt_text or "") / _STORED
-    head = (whole.prompt_text or "")[: round(tokens * ratio)].rsplit(" ", 1)[0]
-    return whole.model_copy(update={"prompt_text": f"{head} {end.prompt_text}"})

@@ -18,6 +18,8 @@ from conformance.history import Choice, Outcome, PlannedRequest
 from conformance.wire import RawReply
 
 _DONE = b"[DONE]"
+_TEXTS = ["text", "delta.content", "message.content"]
+"""Where a choice says its text: a completion, a piece of a chat reply, a whole one."""
 _SHOWN = 120
 
 
@@ -114,8 +116,7 @@ def _choices(data: dict[str, Any]) -> list[Any]:
 
 
 def _text(choice: Any) -> str:
-    """The text of a choice: a completion's, or a chat's, whole or in pieces."""
-    return first(choice, ["text", "delta.content", "message.content"]) or ""
+    return first(choice, _TEXTS) or ""
 
 
 def _ids(data: dict[str, Any], choice: Any, place: int, answer: Answer) -> Any:
@@ -237,7 +238,7 @@ def is_completion(raw: RawReply) -> bool:
     """Whether a reply, streamed or not, is one of a completions route: choices with a text and a finish."""
     payloads = [payload for _, payload in raw.events] if raw.streamed else [raw.body]
     choices = [pick(as_json(payload.decode(errors="replace")), "choices[0]") for payload in payloads]
-    has_text = any(isinstance(pick(choice, "text"), str) for choice in choices)
+    has_text = any(isinstance(first(choice, _TEXTS), str) for choice in choices)
     return has_text and any(pick(choice, "finish_reason") for choice in choices)
 
 
@@ -255,7 +256,7 @@ def carries_token(payload: bytes, answer: Answer) -> bool:
     choice = pick(data, "choices[0]")
     if not isinstance(choice, dict) or choice.get("index", 0) != 0:
         return False
-    return bool(first(choice, ["text", "delta.content"]) or _ids(data, choice, 0, answer))
+    return bool(_text(choice) or _ids(data, choice, 0, answer))
 
 
 def _entries(given: dict[str, Any]) -> list[dict[str, Any]]:

@@ -21,11 +21,14 @@ from conformance.golden import compare, location
 from conformance.history import Facts, Outcome, PlannedRequest, Workload
 from conformance.judges import JUDGES, Judge
 from conformance.load import Loaded
+from conformance.permission import refusal
 from conformance.plan import Plan, PlanError, Scale, Unobservable, Vocabulary, make_plan
+from conformance.preflight import is_about_reuse
 from conformance.record import HistoryError, Recorder, Recording, read
+from conformance.rehearse import Load, Part, imagined, lines_of, load_of
 from conformance.report.terminal import facts_line
 from conformance.rungs import bound, spec_digest
-from conformance.spec import Churn, Expect, Serve, Spec, all_steps
+from conformance.spec import Expect, Serve, Spec
 from conformance.verdict import Status, Verdict
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -63,12 +66,15 @@ class TargetLike(Protocol):
     def facts(self) -> Facts: ...
     @property
     def vocabulary(self) -> Vocabulary: ...
+    def sample(self) -> dict[str, float]: ...
+    def has_cold(self) -> bool: ...
 
 
 class FleetLike(Protocol):
     """Where targets come from. `for_serve` raises Unobservable or an error that says why there is none."""
 
     def for_serve(self, serve: Serve) -> AbstractContextManager[TargetLike]: ...
+    def per_token(self) -> float: ...
     def close(self) -> None: ...
 
 
@@ -113,6 +119,11 @@ class Session:
         self._recorder: Recorder | None = None
         self._fleet: FleetLike | None = None
         self.facts: Facts | None = None
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What is raised when there is no server to talk to."""
+        return self._back.errors
 
     def verdict(self, loaded: Loaded, rung: str, expect: Expect, snapshot: Any = None) -> Verdict:
         """What the judge says about one expectation; never raises for anything but an interrupt.
@@ -190,6 +201,39 @@ class Session:
         if verdict.status is not Status.ERROR or not workload.trouble or workload.trouble == verdict.reason:
             return verdict
         return replace(verdict, notes=(*verdict.notes, workload.trouble))
+
+    def rehearse(self, loaded: Loaded, rung: str) -> tuple[Load, list[str]]:
+        """What a workload would send, and lines that say so and what could not be judged. Nothing is sent.
+
+        Raises what the backend raises when there is no server to ask for its facts.
+        """
+        spec, title = bound(loaded.spec, rung), f"{loaded.spec.id}[{rung}]" if rung else loaded.spec.id
+        parts = [self._part(loaded, rung, arm, serve) for serve, arms in _servers(spec) for arm in arms]
+        per_token = self._open_fleet().per_token()
+        load = sum((load_of(part, per_token) for part in parts), Load())
+        reasons = [part.reason for part in parts]
+        if any(reasons):
+            return Load(), list(lines_of(title, load, reasons, ()))
+        workload = imagined(spec.id, rung, parts, per_token)
+        verdicts = [(e, self._asked(self._judges[e.judge], e, workload)) for e in spec.expect]
+        return load, list(lines_of(title, load, reasons, verdicts))
+
+    def _part(self, loaded: Loaded, rung: str, arm: str, serve: Serve) -> Part:
+        fleet = self._open_fleet()
+        if self.facts is None:
+            with fleet.for_serve(Serve()) as main:
+                self.facts = main.facts
+        try:
+            with fleet.for_serve(serve) as target:
+                part = Part(arm, target.facts, sample=target.sample(), has_cold=target.has_cold())
+                spec = bound(loaded.spec, rung)
+                _ask_leave(spec, target.facts, self.options.allow)
+                part.plan = self._plan(spec, rung, target, arm)
+                return part
+        except Unobservable as reason:
+            return Part(arm, self.facts, reason=str(reason))
+        except PlanError as error:
+            return Part(arm, self.facts, reason=f"{error} ({loaded.path.name})")
 
     def close(self) -> None:
         """End every process of the run and the history. Safe to call twice."""
@@ -340,17 +384,11 @@ def _servers(spec: Spec) -> list[tuple[Serve, list[str]]]:
 
 
 def _ask_leave(spec: Spec, facts: Facts, allow: frozenset[str]) -> None:
-    """An endpoint may serve others: raise Unobservable for what it was not said to bear."""
-    if facts.how != "endpoint":
-        return
-    steps = list(all_steps(spec.steps))
-    asks = [ask for step in steps for ask in (step, *(getattr(step, "each", None) or ()))]
-    if any(getattr(ask, "leave", None) for ask in asks) and "disconnect" not in allow:
-        raise Unobservable(
-            "its clients walk away from the server; say --allow disconnect if it may bear that"
-        )
-    if any(isinstance(step, Churn) for step in steps) and "churn" not in allow:
-        raise Unobservable("it fills the server's cache; say --allow churn if it may bear that")
+    """Raise Unobservable for what an endpoint was not said to bear, or what several caches leave open."""
+    if facts.how == "endpoint" and (reason := refusal(spec, allow)):
+        raise Unobservable(reason)
+    if facts.several_caches and is_about_reuse(spec.proves):
+        raise Unobservable(facts.several_caches)
 
 
 def _where(error: Exception) -> str:

@@ -12,12 +12,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import requests
 
-from conformance import launch, probe, wire
+from conformance import calibrate, launch, preflight, probe, wire
 from conformance.dialect import Action, Dialect, as_json, dialects, pick, read_stats
 from conformance.footprint import tree
 from conformance.history import Facts, Outcome, PlannedRequest
@@ -54,15 +54,23 @@ class TargetOptions:
     """Is told how the start of a server and a long workload go on."""
     model: str | None = None
     allow: frozenset[str] = frozenset()
-    """What may be done to an endpoint, which others may be using: `reset`, `disconnect`."""
+    """What may be done to an endpoint, which others may be using (`permission.py`)."""
     api_key: str | None = field(default_factory=lambda: os.environ.get("CONFORMANCE_API_KEY"), repr=False)
+
+    extra: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """More headers for every request; they may be secrets."""
+    verify: bool | str = True
+    """Whether a certificate is checked, or the file of those to trust."""
+    dry: bool = False
+    """Whether nothing but GET may be sent: abilities are then supposed instead of probed."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return {**key, **self.extra}
 
     def may(self, what: str) -> bool:
-        """Whether the server must bear `reset` or `disconnect`: one of ours does, an endpoint if told."""
+        """Whether the server must bear a permission of `permission.py`: ours does, an endpoint if told."""
         return self.how != "endpoint" or what in self.allow
 
     @property
@@ -86,7 +94,7 @@ class Target:
     ) -> None:
         """Recognises and probes the server. TargetError when it is unreachable or none of ours."""
         try:
-            self.address = wire.parse_address(url)
+            self.address = replace(wire.parse_address(url), verify=options.verify)
         except ValueError as error:
             raise TargetError(str(error)) from None
         self.options, self.child, self.clock = options, child, clock
@@ -95,6 +103,7 @@ class Target:
         # Proxies of the environment are for the world outside, not for a server under test.
         self._http.trust_env = False
         self._http.headers.update(options.headers)
+        self._http.verify = options.verify
         self._pages: dict[str, requests.Response | None] = {}
         self.reloads = 0
         """How often an adapter got other weights."""
@@ -104,9 +113,13 @@ class Target:
         self.listed = self._listed()
         self.model = options.model or self.dialect.ask.model or self.listed
         self.vocabulary = Words(4.0)
-        self.vocabulary = probe.vocabulary(self)
         self.facts = probe.declared(self, options.how)
-        self.facts = probe.measured(self, self.facts)
+        if options.dry:
+            self.vocabulary, self.facts = probe.supposed(self, self.facts)
+        else:
+            self.vocabulary = probe.vocabulary(self)
+            self.facts = probe.measured(self, self.facts)
+            self.facts = calibrate.granule(self, self.facts)
         self._pages.clear()
 
     @property
@@ -115,7 +128,7 @@ class Target:
 
     def _reach(self) -> None:
         try:
-            wire.connect(self.address, _QUICK).close()
+            wire.connect_again(self.address, _QUICK).close()
         except OSError as error:
             raise TargetError(f"nothing answers at {self.url}: {wire.describe(error)}") from None
 
@@ -160,7 +173,8 @@ class Target:
     def body(self, planned: PlannedRequest, *, cold: bool = False, id: str = "") -> dict[str, Any]:
         """The JSON of a request; `cold` adds the fields that make the server compute everything."""
         ask = self.dialect.ask
-        fields: dict[str, Any] = {**self._asked(planned), "max_tokens": planned.max_tokens}
+        ask = self.dialect.ask
+        fields: dict[str, Any] = {**self._asked(planned), ask.max_tokens: planned.max_tokens}
         fields["stream"] = planned.stream
         fields |= ask.always
         fields |= ask.stream if planned.stream else {}
@@ -174,7 +188,10 @@ class Target:
     def _asked(self, planned: PlannedRequest) -> dict[str, Any]:
         if planned.messages:
             return {"messages": planned.messages}
-        return {"prompt": planned.prompt_text if planned.prompt_ids is None else planned.prompt_ids}
+        prompt = planned.prompt_text if planned.prompt_ids is None else planned.prompt_ids
+        if self.dialect.ask.form == "chat":
+            return {"messages": [{"role": "user", "content": prompt}]}
+        return {"prompt": prompt}
 
     def _wanted_logprobs(self, planned: PlannedRequest) -> dict[str, Any]:
         if not planned.logprobs or not self._logprobs:
@@ -312,7 +329,7 @@ class Target:
         if self.child is not None and self.child.ended_within(grace):
             return f"the server process ended ({self.child.how_it_ended()})"
         try:
-            wire.connect(self.address, _QUICK).close()
+            wire.connect_again(self.address, _QUICK).close()
         except OSError as error:
             return f"nothing answers at {self.url} any more: {wire.describe(error)}"
         return None
@@ -321,6 +338,12 @@ class Target:
         """Where a request computes everything itself: here if requests can ask for it, else nowhere."""
         ask = self.dialect.ask
         return nullcontext(self if ask.salt or ask.cold else None)
+
+    def has_cold(self) -> bool:
+        """Whether there is a way to compute a request alone and cold; starts nothing."""
+        ask = self.dialect.ask
+        ours = self.child is not None and self.dialect.cold_profile is not None
+        return bool(ask.salt or ask.cold or ours)
 
     def process_ids(self) -> list[int]:
         """The server's process tree; empty for a server that was not started here."""
@@ -347,6 +370,8 @@ class Fleet:
             self._main = None
         if self._main is None:
             self._main = self._start(())
+            if self.options.how != "engine" and not self.options.dry:
+                self._main.facts = preflight.checked(self._main)
         return self._main
 
     @contextmanager
@@ -355,11 +380,20 @@ class Fleet:
         if serve.profile == "default" and not serve.fresh:
             yield self.main()
             return
-        target = self._start(self._flags(serve.profile))
+        flags = self._flags(serve.profile)
+        if self.options.dry:
+            yield self.main()
+            return
+        target = self._start(flags)
         try:
             yield target
         finally:
             target.close()
+
+    def per_token(self) -> float:
+        """Characters that a token stands for, where prompts go as text."""
+        words = self.main().vocabulary
+        return words.per_token if isinstance(words, Words) else 1.0
 
     def _cold_server(self) -> AbstractContextManager[Target | None]:
         """One more server, for the session, on which nothing is reused."""

@@ -40,7 +40,7 @@ class Engine:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._count = folder, 0
-        self._back = Backend(TargetOptions("engine", timeout=30.0), print)
+        self._back = Backend(TargetOptions("engine", timeout=30.0, progress=print))
         self._fleet = self._back.open()
 
     def run(self, body: str, name: str, rung: str = "", ladder: str = "") -> Workload:
@@ -83,6 +83,9 @@ class _Shared:
 
     def close(self) -> None:
         """The servers go on."""
+
+    def per_token(self) -> float:
+        return self._fleet.per_token()
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from conformance import launch
 from conformance.dialect import Dialect
 from conformance.launch import free_port
 from conformance.spec import Serve
-from conformance.target import Fleet, TargetError, TargetOptions, Unobservable, open_target
+from conformance.target import Fleet, Target, TargetError, TargetOptions, Unobservable, open_target
 from tests.conformance import fakeserver
-from tests.conformance.fakeserver import Behaviour, fake_server, planned
+from tests.conformance.fakeserver import CERTIFICATE, Behaviour, fake_server, planned
 from tests.conformance.targets import TEXT, dialect, fake_target, options
 
 SERVER = [sys.executable, fakeserver.__file__]
@@ -44,6 +44,27 @@ def test_a_plain_request_leaves_out_what_is_not_asked_for() -> None:
     assert body["prompt"] == "some text"
     assert body["stream"] is False
     assert not {"stream_options", "logprobs", "cache_salt", "no_cache"} & set(body)
+
+
+def test_a_plain_prompt_can_go_as_one_chat_message() -> None:
+    known = dialect(ask={"form": "chat", "max_tokens": "max_completion_tokens"})
+    with fake_target() as (target, _):
+        target.dialect = known
+        body = target.body(planned("seed", "some text", max_tokens=7))
+    assert body["messages"] == [{"role": "user", "content": "some text"}]
+    assert body["max_completion_tokens"] == 7
+    assert not {"prompt", "max_tokens"} & set(body)
+
+
+def test_a_server_behind_tls_and_headers_is_a_target() -> None:
+    extra = {"X-Team": "s3cret"}
+    with fake_server(tls=True) as server:
+        how = options(verify=str(CERTIFICATE), extra=extra)
+        target = Target(server.url, how, dialect=dialect())
+        target.close()
+        assert server.state.headers[0]["X-Team"] == "s3cret"
+    assert target.facts.has_stats
+    assert "s3cret" not in target.facts.model_dump_json()
 
 
 def test_a_cold_request_says_so() -> None:
@@ -377,3 +398,30 @@ def test_the_bundled_engine_is_what_its_dialect_says() -> None:
         assert len(target.process_ids()) == 1
     finally:
         fleet.close()
+
+
+@pytest.mark.parametrize(("replicas", "several"), [(1, False), (3, True)])
+def test_a_server_that_is_not_ours_is_looked_at_before_a_run(
+    replicas: int, several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conformance.preflight._PATIENCE", 0.0)
+    with fake_server(Behaviour(replicas=replicas)) as server:
+        fleet = open_target(options(how="endpoint", url=server.url))
+        facts = fleet.main().facts
+        fleet.close()
+    assert bool(facts.several_caches) == several
+
+
+def test_a_dry_fleet_shows_the_session_s_server_in_place_of_others() -> None:
+    with fake_server() as server:
+        fleet = open_target(options(how="engine", dry=True))
+        fleet._main = Target(server.url, options(dry=True), dialect=dialect())
+        with fleet.for_serve(Serve(profile="unshared")) as target:
+            assert target is fleet._main
+        with (
+            pytest.raises(Unobservable, match="has no launch profile 'odd'"),
+            fleet.for_serve(Serve(profile="odd")),
+        ):
+            raise AssertionError("never shown")
+        fleet.close()
+        assert server.state.seen == []
