@@ -18,7 +18,8 @@ from conformance.history import Facts, Workload
 from conformance.record import HistoryError, Key, Recording, take
 
 _BODY = re.compile(rb'\{"event":"(outcome|sample|memory|span|solo)",')
-"""How the recorder begins a line that an index need not understand."""
+_PROMPT = re.compile(rb'\{"event":"prompt","digest":"([0-9a-f]+)",')
+"""How the recorder begins lines that an index need not parse; they are most of a file."""
 
 
 class Prompts(MutableMapping[str, dict[str, Any]]):
@@ -105,13 +106,18 @@ class Archive:
     def _index(self, seen: Recording, number: int, line: bytes) -> None:
         offset, length = sum(self._prompts.at), len(line)
         self._prompts.at = (offset, length)
-        if seen.current is not None and _BODY.match(line):
+        if seen.current is not None and line.endswith(b"\n") and self._is_known(line):
             return
         known = len(seen.workloads)
         take(seen.skim, self.path, number, _text(self.path, number, line))
         if len(seen.workloads) > known:
             key, digest = next(reversed(seen.digests.items()))
             self.places[key] = Place(offset, number, digest, seen.header, dict(seen.facts))
+
+    def _is_known(self, line: bytes) -> bool:
+        if prompt := _PROMPT.match(line):
+            self._prompts[prompt[1].decode()] = {}
+        return bool(prompt or _BODY.match(line))
 
     def _note_cuts(self, seen: Recording, cut_line: int) -> None:
         """A killed run stays usable, but nobody shall take its part for the whole."""

@@ -31,6 +31,9 @@ SPECS = PACKAGE.parent / "specs"
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 """The run that all items of this pytest process share (`plugin.py` makes it)."""
 
+SESSIONS: pytest.StashKey[dict[str, Session]] = pytest.StashKey()
+"""The runs by the label of their target: several where a replay has histories of several targets."""
+
 SCHEMA_FILE = "spec.schema.json"
 _SPEC_LINE = re.compile(r"^spec:", re.MULTILINE)
 _SEEN_IDS: pytest.StashKey[dict[str, Path]] = pytest.StashKey()
@@ -64,9 +67,10 @@ class SpecFile(pytest.File):
         faults = self._faults(loaded)
         if faults is not None and not faults:
             return
-        for rung in rungs(loaded.spec):
-            for expect in loaded.spec.expect:
-                yield SpecItem.make(self, loaded, rung, expect)
+        for label in self.config.stash[SESSIONS]:
+            for rung in rungs(loaded.spec):
+                for expect in loaded.spec.expect:
+                    yield SpecItem.make(self, loaded, rung, expect, label)
         for fault in faults or []:
             yield FaultItem.make(self, loaded, fault)
 
@@ -106,17 +110,20 @@ class SchemaItem(pytest.Item):
 
 
 class SpecItem(pytest.Function):
-    """One expectation on one rung."""
+    """One expectation on one rung, of one target."""
 
     loaded: Loaded
     rung: str
     expect: Expect
+    label: str
+    """Of the target, where there are several; else empty."""
 
     @classmethod
-    def make(cls, parent: SpecFile, loaded: Loaded, rung: str, expect: Expect) -> SpecItem:
-        name = f"{expect.id}[{rung}]" if rung else expect.id
-        item: SpecItem = cls.from_parent(parent, name=name, callobj=_test_of(expect))
-        item.loaded, item.rung, item.expect = loaded, rung, expect
+    def make(cls, parent: SpecFile, loaded: Loaded, rung: str, expect: Expect, label: str = "") -> SpecItem:
+        item: SpecItem = cls.from_parent(
+            parent, name=item_name(expect.id, rung, label), callobj=_test_of(expect)
+        )
+        item.loaded, item.rung, item.expect, item.label = loaded, rung, expect, label
         item.extra_keyword_matches |= {expect.requirement, expect.judge, loaded.spec.id}
         if loaded.spec.quick:
             item.add_marker(pytest.mark.quick)
@@ -133,7 +140,7 @@ class SpecItem(pytest.Function):
 
     def judge(self, snapshot: Any = None) -> None:
         """Run the workload if nobody did yet, ask the judge, conclude. `snapshot` is for goldens."""
-        run = self.config.stash[SESSION]
+        run = self.config.stash[SESSIONS][self.label]
         spec = self.loaded.spec
         verdict = run.verdict(self.loaded, self.rung, self.expect, snapshot)
         workload, history = run.known(spec, self.rung), run.history_of(spec, self.rung)
@@ -151,6 +158,13 @@ class SpecItem(pytest.Function):
         if isinstance(excinfo.value, ItemFailure):
             return str(excinfo.value)
         return super().repr_failure(excinfo)
+
+
+def item_name(expectation: str, rung: str, label: str) -> str:
+    """`adopters`, `adopters[n=1G]`, `adopters[on=vllm-0.33.0]`, `adopters[n=1G,on=vllm-0.33.0]`."""
+    words = [rung, f"on={label}" if label else ""]
+    inside = ",".join(word for word in words if word)
+    return f"{expectation}[{inside}]" if inside else expectation
 
 
 def is_spec(path: Path, asked_for: bool) -> bool:

@@ -65,7 +65,8 @@ def properties(
 
 def entry_of(found: dict[str, str]) -> Entry:
     """The line of the end table that an item's properties make."""
-    return Entry(found["spec"], found["requirement"], Status(found["verdict"]), found["reason"])
+    status = Status(found["verdict"])
+    return Entry(found["spec"], found["requirement"], status, found["reason"], on=found.get("on", ""))
 
 
 def failure_text(

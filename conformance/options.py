@@ -27,7 +27,7 @@ _OPTIONS: pytest.StashKey[Options] = pytest.StashKey()
 _VALUES = {
     "endpoint": ("URL", "test the OpenAI-compatible server at URL"),
     "serve": ("CMD", 'start a server with CMD, which holds {port}: --serve "mlx_lm.server --port {port}"'),
-    "replay": ("FILE", "judge a history again, without a server"),
+    "replay": ("FILE", "judge a history again, without a server; given several times: a target each, one matrix"),
     "engine-args": ("STR", "more flags for the bundled engine"),
     "fault": ("NAME", "start the bundled engine with this fault"),
     "faults": ("NAME", "run faults, `all` or one by name, against the specs that must catch them"),
@@ -50,6 +50,9 @@ _EXPECTED = {
 _MAY_BE_EMPTY = ("engine-args", "allow")
 """No flags and no permissions are what an empty value says; elsewhere it is a variable that nobody set."""
 
+_MANY = ("replay",)
+"""May be given several times; their variables hold paths as PATH does, with `:` between."""
+
 _FLAGS = {
     "should": "a failed SHOULD fails the item on any target, not only on the bundled engine",
     "allow-inconclusive": "skip what is inconclusive instead of failing it",
@@ -60,7 +63,10 @@ def add_options(parser: pytest.Parser) -> None:
     """The titled group in `--help`; every option is also an environment variable."""
     group = parser.getgroup("conformance", "prefix-cache conformance (each also as CONFORMANCE_<NAME>)")
     for name, (metavar, text) in _VALUES.items():
-        group.addoption(f"--{name}", dest=_dest(name), metavar=metavar, default=None, help=text)
+        action = "append" if name in _MANY else "store"
+        group.addoption(
+            f"--{name}", dest=_dest(name), metavar=metavar, default=None, help=text, action=action
+        )
     for name, text in _FLAGS.items():
         group.addoption(f"--{name}", dest=_dest(name), action="store_true", default=None, help=text)
     group.addoption(
@@ -106,8 +112,9 @@ def _refuse_empty(config: pytest.Config) -> None:
     """An empty value is a variable that nobody set; to go on without would test the wrong thing."""
     wanted = {name: _EXPECTED.get(metavar, "") for name, (metavar, _) in _VALUES.items()}
     for name, expected in {**wanted, "scale": "full or ci"}.items():
-        said = {f"--{name}": config.getoption(_dest(name)), _variable(name): os.environ.get(_variable(name))}
-        for where, value in said.items():
+        given = config.getoption(_dest(name))
+        said = [(f"--{name}", value) for value in (given if isinstance(given, list) else [given])]
+        for where, value in [*said, (_variable(name), os.environ.get(_variable(name)))]:
             if name not in _MAY_BE_EMPTY and value is not None and not value.strip():
                 raise pytest.UsageError(f"{where}: empty; expected {expected}")
 
@@ -204,13 +211,13 @@ def _read_options(config: pytest.Config) -> Options:
     from conformance.session import Options
 
     worker = getattr(config, "workerinput", {}).get("workerid")
-    history, replay = option(config, "history"), option(config, "replay")
+    history = option(config, "history")
     path = Path(history) if history else default_path(Path(), worker)
     return Options(
         how=how_of(config),
         scale=_scale(config),
         history=path.with_stem(f"{path.stem}-{worker}") if history and worker else path,
-        replay=(Path(replay),) if replay else (),
+        replay=paths_of(config, "replay"),
         golden=option(config, "golden"),
         allow=_allowed(config),
         should=bool(option(config, "should")),
@@ -290,6 +297,13 @@ def option(config: pytest.Config, name: str) -> Any:
     return config.getoption(_dest(name)) or os.environ.get(_variable(name)) or None
 
 
+def paths_of(config: pytest.Config, name: str) -> tuple[Path, ...]:
+    """The files or folders of an option that may be given several times; each once."""
+    given = option(config, name) or []
+    words = given if isinstance(given, list) else given.split(os.pathsep)
+    return tuple(dict.fromkeys(Path(word) for word in words))
+
+
 def _variable(name: str) -> str:
     return _dest(name).upper()
 
@@ -301,7 +315,7 @@ def _dest(name: str) -> str:
 def describe(options: Options, spread: bool) -> str:
     how = {
         "engine": "the bundled engine",
-        "replay": f"replay of {options.replay[0]}" if options.replay else "",
+        "replay": f"replay of {', '.join(map(str, options.replay))}",
     }
     target = how.get(options.how) or (options.url if options.how == "endpoint" else "a server started here")
     where = f"a file a worker in {options.history.parent}" if spread else options.history

@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,14 +36,17 @@ from conformance.options import (
 from conformance.report.progress import Announcer
 
 if TYPE_CHECKING:
-    from conformance.session import Session
+    from conformance.archive import Archive
+    from conformance.session import Options, Session
     from conformance.tally import Tally
 
 _HERE = Path(__file__).parent
 _LOG_WIDTH = 120
-_SESSION: pytest.StashKey[Session] = pytest.StashKey()
+_SESSIONS: pytest.StashKey[dict[str, Session]] = pytest.StashKey()
 _ANNOUNCER: pytest.StashKey[Announcer] = pytest.StashKey()
 _TERMINABLE: pytest.StashKey[bool] = pytest.StashKey()
+_NOTES: pytest.StashKey[list[str]] = pytest.StashKey()
+"""What is to be said of the histories of a replay."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -131,7 +135,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.stash.get(_SESSION, None) is not None:
+    if config.stash.get(_SESSIONS, None) is not None:
         from conformance.collect import each_once
 
         items[:] = each_once(items)
@@ -141,7 +145,7 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     if not is_asked_for(config):
         return None
     spread = bool(config.getoption("numprocesses", None))
-    lines = [describe(options_of(config), spread), *stranger_lines()]
+    lines = [describe(options_of(config), spread), *config.stash.get(_NOTES, []), *stranger_lines()]
     return [f"conformance: {line}" for line in lines]
 
 
@@ -210,18 +214,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _close(config: pytest.Config) -> None:
-    session = config.stash.get(_SESSION, None)
-    if session is not None:
+    for session in config.stash.get(_SESSIONS, {}).values():
         session.close()
 
 
 def _use(config: pytest.Config) -> None:
     """Make the run's session, once there is something to run."""
-    if config.stash.get(_SESSION, None) is None:
-        from conformance.collect import SESSION
+    if config.stash.get(_SESSIONS, None) is None:
+        from conformance.collect import SESSION, SESSIONS
 
         _end_when_told(config)
-        config.stash[_SESSION] = config.stash[SESSION] = _session(config)
+        config.stash[_SESSIONS] = config.stash[SESSIONS] = _sessions(config)
+        config.stash[SESSION] = next(iter(config.stash[_SESSIONS].values()))
         if option(config, "faults"):
             from conformance.faults import RUN, FaultRun, choose
 
@@ -242,19 +246,29 @@ def _fault_session(config: pytest.Config, fault: str | None, flags: tuple[str, .
     return Session(replace(options, history=history), backend)
 
 
-def _session(config: pytest.Config) -> Session:
-    from conformance.backend import Backend
+def _sessions(config: pytest.Config) -> dict[str, Session]:
+    """One run, or one for each target that a replay has histories of, by label."""
+    from conformance.archive import Archive, by_target
     from conformance.record import HistoryError
-    from conformance.session import Session
 
-    options, announcer = options_of(config), _announcer(config)
-    backend = Backend(target_of(config, announcer.progress), announcer.progress)
-    session = Session(options, backend, announcer.tell)
+    options = options_of(config)
     try:
-        assert session.recordings is not None
+        found = by_target(map(Archive, options.replay)) or {"": []}
     except HistoryError as error:
         raise pytest.UsageError(str(error)) from None
-    return session
+    sessions = {label: _session(config, options, archives) for label, archives in found.items()}
+    return sessions if len(sessions) > 1 else {"": next(iter(sessions.values()))}
+
+
+def _session(config: pytest.Config, options: Options, archives: list[Archive]) -> Session:
+    from conformance.backend import Backend
+    from conformance.session import Session
+
+    announcer = _announcer(config)
+    backend = Backend(target_of(config, announcer.progress), announcer.progress)
+    notes = [note for archive in archives for note in archive.notes]
+    config.stash.setdefault(_NOTES, []).extend(notes)
+    return Session(replace(options, replay=tuple(a.path for a in archives)), backend, announcer.tell, archives)
 
 
 def _is_whole(config: pytest.Config) -> bool:

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -106,9 +105,12 @@ class Session:
         options: Options,
         back: Back,
         tell: Callable[[str], None] = lambda line: None,
+        archives: Sequence[Archive] | None = None,
         judges: Mapping[str, Judge] = JUDGES,
     ) -> None:
         self.options, self._back, self._tell, self._judges = options, back, tell, judges
+        self.archives = [Archive(path) for path in options.replay] if archives is None else archives
+        """The histories of a replay. Raises HistoryError for a file that is none."""
         self._workloads: dict[Key, Workload | BrokenWorkload] = {}
         self._solos: Solos = {}
         self.dead: str | None = None
@@ -204,11 +206,6 @@ class Session:
             fleet.close()
         if recorder is not None:
             recorder.close()
-
-    @cached_property
-    def archives(self) -> list[Archive]:
-        """The histories of a replay. Raises HistoryError for a file that is none."""
-        return [Archive(path) for path in self.options.replay]
 
     def _made(self, loaded: Loaded, rung: str) -> Workload | BrokenWorkload:
         try:

@@ -39,6 +39,8 @@ class Entry:
     reason: str = ""
     failed: bool = False
     """Whether the item fails the run; a requirement may pass by other specs."""
+    on: str = ""
+    """Label of the target, where a run has several."""
 
 
 def verdict_text(verdict: Verdict, title: str = "", footer: Sequence[str] = ()) -> str:
@@ -164,16 +166,18 @@ def _place(requirement: str) -> int:
 def _row(requirement: str, status: Status, entries: Sequence[Entry]) -> list[Text]:
     law = get(requirement)
     own = [entry for entry in entries if entry.requirement == requirement]
-    why = "" if status is Status.PASS else _why(own, status)
+    why = reason_of(entries, requirement, status)
     # A sentence is cut to one line, a reason is shown whole.
     says = Text(why) if why else Text(law.sentence, no_wrap=True, overflow="ellipsis")
     return [*(Text(word) for word in (requirement, law.level, status, _counts(own))), says]
 
 
-def _why(entries: Sequence[Entry], status: Status) -> str:
-    """The first reason, cut; the failures above the table say everything."""
-    reasons = list(dict.fromkeys(e.reason for e in entries if e.status == status and e.reason))
-    return _first(reasons)
+def reason_of(entries: Iterable[Entry], requirement: str, status: Status) -> str:
+    """The first reason of those that share the status, cut; the failures say everything. Empty for a pass."""
+    if status is Status.PASS:
+        return ""
+    own = [e for e in entries if e.requirement == requirement and e.status == status and e.reason]
+    return _first(list(dict.fromkeys(entry.reason for entry in own)))
 
 
 def _first(reasons: Sequence[str]) -> str:

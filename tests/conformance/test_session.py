@@ -38,7 +38,7 @@ def start(tmp_path: Path, back: Back) -> Iterator[Callable[..., Session]]:
             "run_salt": "r",
         }
         tell = told.append if told is not None else lambda line: None
-        made.append(Session(Options(**known | options), back, tell, judges))
+        made.append(Session(Options(**known | options), back, tell, judges=judges))
         return made[-1]
 
     yield session
