@@ -1,6 +1,7 @@
-"""`python -m conformance`: look at specs and the law without a server.
+"""`python -m conformance`: look at specs, the law and servers from the shell.
 
-Knows the command line. Does not know pytest; running specs is `pytest conformance/`.
+Knows the command line; commands with a room of their own are in `commands/`. Does not know pytest; running
+specs is `pytest conformance/`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from conformance.commands import modules
 from conformance.judges import JUDGES
 from conformance.load import Loaded, load_all, spec_files
 from conformance.marks import SpecError, display
@@ -31,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m conformance",
-        description="Look at conformance specs without a server. To run them: pytest conformance/",
+        description="Look at conformance specs, the law and servers. To run specs: pytest conformance/",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _command(commands, "list", _list, "every spec: id, title, what it proves").add_argument(
@@ -50,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "schema", _schema, "print the JSON Schema of spec files").add_argument(
         "--write", type=Path, metavar="FILE", help="write it there instead"
     )
+    for module in modules():
+        module.add_parser(commands)
     return parser
 
 

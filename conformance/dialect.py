@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -56,13 +56,26 @@ Value = bool | int | float | str | Source
 
 
 class Check(Strict):
-    """One sign by which a server is known. Only ever asked for with GET."""
+    """One sign by which a server is known: what a GET gives, or the host that it is reached under."""
 
-    get: str
+    get: str | None = None
     path: JsonPath | None = None
     header: str | None = None
+    text: str | None = None
+    """Words that the page, whatever it is, contains."""
     equals: str | None = None
     starts: str | None = None
+    host: str | None = None
+    """A hosted service: this host or one below it. Nothing is asked."""
+
+    @model_validator(mode="after")
+    def _one_sign(self) -> Check:
+        if (self.get is None) == (self.host is None):
+            raise ValueError("a sign is either a page (get) or a host")
+        ways = [self.path, self.header, self.text]
+        if self.get is not None and sum(way is not None for way in ways) != 1:
+            raise ValueError("a page is looked at in one way: path, header or text")
+        return self
 
 
 class Tokenize(Strict):
@@ -78,8 +91,12 @@ class Ask(Strict):
     """What a completion request of this server carries. Fields that are not named here are never sent."""
 
     route: str = "/v1/completions"
+    form: Literal["completion", "chat"] = "completion"
+    """`chat`: a plain prompt goes as one user message, for servers that report cached tokens only there."""
     ids: bool = False
     """Whether `prompt` may be a list of token ids."""
+    max_tokens: str = "max_tokens"
+    """The field that bounds the reply."""
     always: dict[str, Any] = {}
     stream: dict[str, Any] = {"stream_options": {"include_usage": True}}
     logprobs: dict[str, Any] = {}
@@ -160,11 +177,13 @@ class Dialect(Strict):
     cold_profile: str | None = None
     """The profile in which nothing is reused: for solo runs where requests cannot be kept apart."""
     claims: dict[str, NotClaimed] = {}
+    needs: dict[str, str] = {}
+    """Fact -> what the server must be started with (or asked for) so that it shows."""
     notes: list[str] = []
 
-    @field_validator("facts")
+    @field_validator("facts", "needs")
     @classmethod
-    def _known_facts(cls, facts: dict[str, Value]) -> dict[str, Value]:
+    def _known_facts(cls, facts: dict[str, Any]) -> dict[str, Any]:
         unknown = sorted(set(facts) - set(Facts.model_fields))
         if unknown:
             raise ValueError(f"no such fact: {', '.join(unknown)}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import psutil
 from pydantic import ValidationError
 
-from conformance.dialect import Dialect, Source, Value, as_json, metrics, pick
+from conformance.dialect import Check, Dialect, Source, Value, as_json, metrics, pick
 from conformance.history import Facts, Outcome, PlannedRequest
 from conformance.replies import excerpt, is_completion
 from conformance.vocabulary import ASCII, LETTERS, Ids, Letters, Words
@@ -40,10 +40,14 @@ def recognise(target: Target, known: tuple[Dialect, ...]) -> Dialect:
     return next(dialect for dialect in known if all(_holds(target, check) for check in dialect.recognise))
 
 
-def _holds(target: Target, check: Any) -> bool:
-    reply = target.page(check.get)
+def _holds(target: Target, check: Check) -> bool:
+    if check.host is not None:
+        return f".{target.address.host}".endswith(f".{check.host}")
+    reply = target.page(check.get or "")
     if reply is None or reply.status_code != 200:
         return False
+    if check.text is not None:
+        return check.text in reply.text
     found = reply.headers.get(check.header) if check.header else pick(as_json(reply.text), check.path or "")
     if check.equals is not None:
         return bool(found == check.equals)

@@ -18,6 +18,8 @@ from conformance.history import Outcome, PlannedRequest
 from conformance.wire import RawReply
 
 _DONE = b"[DONE]"
+_TEXTS = ["choices[0].text", "choices[0].delta.content", "choices[0].message.content"]
+"""Where a completion, a piece of a chat reply and a whole one say their text."""
 _SHOWN = 120
 
 
@@ -56,7 +58,7 @@ class _Parts:
     def _choice(self, data: dict[str, Any], answer: Answer, at: float | None) -> None:
         if not isinstance(data.get("choices", []), list):
             raise BadReply(f"a reply whose choices are no list: {_shorten(json.dumps(data['choices']))}")
-        text = pick(data, "choices[0].text") or ""
+        text = first(data, _TEXTS) or ""
         ids = pick(data, answer.ids) if answer.ids else None
         self.finish_reason = pick(data, "choices[0].finish_reason") or self.finish_reason
         self.text += text
@@ -162,7 +164,8 @@ def is_completion(raw: RawReply) -> bool:
     """Whether a reply, streamed or not, is one of a completions route: choices with a text and a finish."""
     payloads = [payload for _, payload in raw.events] if raw.streamed else [raw.body]
     choices = [pick(as_json(payload.decode(errors="replace")), "choices[0]") for payload in payloads]
-    has_text = any(isinstance(pick(choice, "text"), str) for choice in choices)
+    texts = [text.removeprefix("choices[0].") for text in _TEXTS]
+    has_text = any(isinstance(first(choice, texts), str) for choice in choices)
     return has_text and any(pick(choice, "finish_reason") for choice in choices)
 
 
@@ -178,7 +181,7 @@ def carries_token(payload: bytes, answer: Answer) -> bool:
     """Whether a payload of a stream holds generated content: what a leaving client counts."""
     data = as_json(payload.decode(errors="replace"))
     ids = pick(data, answer.ids) if answer.ids else None
-    return bool(pick(data, "choices[0].text") or ids)
+    return bool(first(data, _TEXTS) or ids)
 
 
 def _entries(given: dict[str, Any]) -> list[dict[str, Any]]:

@@ -157,11 +157,10 @@ class Target:
         """The JSON of a request; `cold` adds the fields that make the server compute everything."""
         ask = self.dialect.ask
         prompt = planned.prompt_text if planned.prompt_ids is None else planned.prompt_ids
-        fields: dict[str, Any] = {
-            "prompt": prompt,
-            "max_tokens": planned.max_tokens,
-            "stream": planned.stream,
-        }
+        said = (
+            {"messages": [{"role": "user", "content": prompt}]} if ask.form == "chat" else {"prompt": prompt}
+        )
+        fields: dict[str, Any] = {**said, ask.max_tokens: planned.max_tokens, "stream": planned.stream}
         fields |= ask.always
         fields |= ask.stream if planned.stream else {}
         fields |= self._logprobs if planned.logprobs else {}

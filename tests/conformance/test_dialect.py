@@ -39,7 +39,10 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0
 
 def test_the_specific_families_are_tried_before_the_general_ones() -> None:
     names = [known.dialect for known in dialects()]
-    assert names == ["engine", "sglang", "vllm", "llama-server", "mlx-lm", "generic"]
+    hosted = ["openai", "deepseek", "anthropic"]
+    specific = ["mlxcel", "omlx", "vllm-mlx", "lmdeploy", "tensorrt-llm", "sglang", "vllm"]
+    general = ["llama-server", "ollama", "mlx-lm", "transformers", "generic"]
+    assert names == [*hosted, "engine", *specific, *general]
 
 
 @pytest.mark.parametrize("known", dialects(), ids=lambda known: known.dialect)
@@ -72,6 +75,14 @@ def test_the_engine_s_profiles_are_options_that_it_has() -> None:
         ("dialect: x\nname: x\norder: 1\nspeed: 3", r"x.yaml: speed: Extra inputs"),
         ("dialect: x\nname: x\norder: 1\nfacts: {blocks: 3}", r"x.yaml: facts: .*no such fact: blocks"),
         ("dialect: x\nname: x\norder: 1\nstats: [{get: /s, values: {lives: a}}]", r"x.yaml: stats.0.values"),
+        (
+            "dialect: x\nname: x\norder: 1\nrecognise: [{path: a}]",
+            r"x.yaml: recognise.0: .*either a page \(get\) or a host",
+        ),
+        (
+            "dialect: x\nname: x\norder: 1\nrecognise: [{get: /a, path: b, text: c}]",
+            r"x.yaml: recognise.0: .*in one way: path, header or text",
+        ),
         ("dialect: [x", r"x.yaml: (?s:.*)expected ',' or ']'"),
         ("just words", r"x.yaml: : Input should be a valid dictionary"),
     ],

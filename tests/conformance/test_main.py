@@ -5,10 +5,13 @@ from __future__ import annotations
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from conformance import __main__ as command
+from conformance.commands import modules
 from tests.conformance.fakeback import CASE
 
 
@@ -116,6 +119,18 @@ def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -
         command.main(["frobnicate"])
     assert ended.value.code == 2
     assert "invalid choice: 'frobnicate'" in capsys.readouterr().err
+
+
+def test_a_module_in_the_folder_of_commands_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def add_parser(commands: Any) -> None:
+        commands.add_parser("seven").set_defaults(run=lambda args: 7)
+
+    monkeypatch.setattr(command, "modules", lambda: [SimpleNamespace(add_parser=add_parser)])
+    assert command.main(["seven"]) == 7
+
+
+def test_every_module_in_the_folder_of_commands_can_be_one() -> None:
+    assert all(callable(module.add_parser) for module in modules())
 
 
 def test_it_runs_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,21 +14,6 @@ from tests.conformance.fakeserver import Behaviour, Handler, fake_server
 from tests.conformance.targets import TEXT, dialect, fake_target, options
 
 INFO = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n'
-PAGES: dict[str, dict[str, dict[str, Any] | str]] = {
-    "engine": {"/version": {"name": "conformance-engine", "version": "1"}},
-    "sglang": {"/model_info": {"model_path": "m"}, "/server_info": {"page_size": 1}},
-    "vllm": {"/v1/models": {"data": [{"id": "m", "owned_by": "vllm"}]}, "/version": {"version": "0.33"}},
-    "llama-server": {"/props": {"build_info": "b1", "total_slots": 4}},
-    "mlx-lm": {"/health": {"status": "ok"}},
-    "generic": {"/health": {"status": "healthy"}},
-}
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_each_family_is_known_by_its_pages(name: str) -> None:
-    server = "BaseHTTP/0.6 Python/3.11" if name == "mlx-lm" else "uvicorn"
-    with fake_target(Behaviour(pages=PAGES[name], server=server)) as (target, _):
-        assert recognise(target, dialects()).dialect == name
 
 
 def test_a_family_is_looked_for_with_get_alone() -> None:

@@ -228,3 +228,21 @@ def test_a_leaving_client_counts_generated_content_only(payload: Any, carries: b
 def test_text_alone_counts_where_no_ids_come_back() -> None:
     assert carries_token(json.dumps({"choices": [{"text": "a"}]}).encode(), Answer())
     assert not carries_token(b"[DONE]", Answer())
+
+
+def test_a_chat_stream_adds_up_like_any_other() -> None:
+    pieces = [{"choices": [{"delta": {"content": text}}]} for text in ("a", "b")]
+    role, end = {"choices": [{"delta": {"role": "assistant"}}]}, {"delta": {}, "finish_reason": "stop"}
+    found = streamed(role, *pieces, {"choices": [end]})
+    assert (found.text, found.finish_reason, found.tokens_at) == ("ab", "stop", [2.0, 3.0])
+
+
+def test_a_whole_chat_reply_says_its_text_in_a_message() -> None:
+    body = {"choices": [{"message": {"role": "assistant", "content": "ab"}, "finish_reason": "stop"}]}
+    assert whole(body).text == "ab"
+    assert is_completion(RawReply(sent=0.0, status=200, body=json.dumps(body).encode()))
+
+
+@pytest.mark.parametrize(("delta", "carries"), [({"content": "a"}, True), ({"role": "assistant"}, False)])
+def test_a_piece_of_chat_is_a_token_only_with_content(delta: dict[str, str], carries: bool) -> None:
+    assert carries_token(json.dumps({"choices": [{"delta": delta}]}).encode(), ANSWER) == carries

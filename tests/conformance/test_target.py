@@ -46,6 +46,16 @@ def test_a_plain_request_leaves_out_what_is_not_asked_for() -> None:
     assert not {"stream_options", "logprobs", "cache_salt", "no_cache"} & set(body)
 
 
+def test_a_plain_prompt_can_go_as_one_chat_message() -> None:
+    known = dialect(ask={"form": "chat", "max_tokens": "max_completion_tokens"})
+    with fake_target() as (target, _):
+        target.dialect = known
+        body = target.body(planned("seed", "some text", max_tokens=7))
+    assert body["messages"] == [{"role": "user", "content": "some text"}]
+    assert body["max_completion_tokens"] == 7
+    assert not {"prompt", "max_tokens"} & set(body)
+
+
 def test_a_cold_request_says_so() -> None:
     with fake_target() as (target, _):
         assert target.body(planned("seed", [1]), cold=True)["no_cache"] is True
