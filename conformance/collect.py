@@ -19,10 +19,13 @@ from conformance import faults as fault_run
 from conformance.conclude import ItemFailure, conclude, failure_text, properties
 from conformance.faults import RUN, FaultItem, KnownFault
 from conformance.load import Loaded, claim_id, load, spec_files
-from conformance.marks import SpecError
+from conformance.marks import SpecError, display
+from conformance.options import paths_of
 from conformance.plan import rungs
+from conformance.report.footer import replay_line
 from conformance.session import Session
 from conformance.spec import Expect
+from conformance.verdict import Verdict
 
 PACKAGE = Path(conformance.__file__).parent
 SPECS = PACKAGE.parent / "specs"
@@ -43,7 +46,8 @@ class SpecModule(pytest.Module):
     """`conformance/test_specs.py`: stands for the shipped specs, so that `pytest conformance/` finds them."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
-        files = spec_files(SPECS)
+        own = [path for folder in paths_of(self.config, "specs") for path in spec_files(folder)]
+        files = [*spec_files(SPECS), *own]
         if not files:
             # An empty folder must not be a green run.
             yield SchemaItem.from_parent(self, name="schema", text=f"no spec under {SPECS}")
@@ -99,6 +103,10 @@ class SchemaItem(pytest.Item):
         super().__init__(**kwargs)
         self.text = text
 
+    @property
+    def evidence(self) -> dict[str, Any]:
+        return {"broken": self.text}
+
     def runtest(self) -> None:
         raise ItemFailure(self.text)
 
@@ -117,6 +125,8 @@ class SpecItem(pytest.Function):
     expect: Expect
     label: str
     """Of the target, where there are several; else empty."""
+    evidence: dict[str, Any] | None = None
+    """What was found, once it was judged."""
 
     @classmethod
     def make(cls, parent: SpecFile, loaded: Loaded, rung: str, expect: Expect, label: str = "") -> SpecItem:
@@ -144,12 +154,39 @@ class SpecItem(pytest.Function):
         spec = self.loaded.spec
         verdict = run.verdict(self.loaded, self.rung, self.expect, snapshot)
         workload, history = run.known(spec, self.rung), run.history_of(spec, self.rung)
-        self.user_properties += properties(spec, verdict, workload, history)
-        node_id = self.nodeid.partition("@")[0]  # xdist appends the group
-        text = failure_text(spec, verdict, workload, node_id, history, run.options.url)
+        self.user_properties += [
+            *properties(spec, verdict, workload, history),
+            *([("on", self.label)] if self.label else []),
+        ]
+        self.evidence = self._evidence(verdict) | {"again": replay_line(self._plain_id, history)}
+        text = failure_text(spec, verdict, workload, self._plain_id, history, run.options.url)
         if run.dead and not hasattr(self.config, "workerinput"):
             self.session.shouldfail = f"no target: {run.dead.splitlines()[0]}"
         conclude(verdict, workload, run.options, text)
+
+    @property
+    def _plain_id(self) -> str:
+        """The node id in a run with one target, such as the replay of one history."""
+        file, _, _ = self.nodeid.partition("::")
+        return f"{file}::{item_name(self.expect.id, self.rung, '')}"
+
+    def _evidence(self, verdict: Verdict) -> dict[str, Any]:
+        """What a report of this item says beyond its properties; plain values, which survive xdist."""
+        spec, expect = self.loaded.spec, self.expect
+        return {
+            **{"on": self.label, **dict(self.user_properties)},
+            "reason": verdict.reason,
+            "witness": verdict.witness,
+            "title": spec.title,
+            "rung": self.rung,
+            "expectation": expect.id,
+            "judge": expect.judge,
+            "file": display(self.path),
+            "line": expect.line,
+            "expected": verdict.expected,
+            "observed": list(verdict.observed),
+            "notes": list(verdict.notes),
+        }
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         return self.path, self.expect.line - 1, self.name

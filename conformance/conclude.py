@@ -48,7 +48,7 @@ def _is_ours(workload: Workload | None) -> bool:
 
 
 def properties(
-    spec: Spec, verdict: Verdict, workload: Workload | None, history: Path
+    spec: Spec, verdict: Verdict, workload: Workload | None, history: Path, known: str = ""
 ) -> list[tuple[str, str]]:
     """What reports carry about an item; plain words, which survive xdist and reach JUnit."""
     facts = workload.facts.get("main") if workload else None
@@ -58,6 +58,7 @@ def properties(
         ("level", str(get(verdict.requirement).level)),
         ("verdict", str(verdict.status)),
         ("reason", verdict.reason or verdict.witness),
+        ("known", known),
         ("target", facts_line(facts) if facts else ""),
         ("history", str(history)),
     ]
@@ -66,7 +67,8 @@ def properties(
 def entry_of(found: dict[str, str]) -> Entry:
     """The line of the end table that an item's properties make."""
     status = Status(found["verdict"])
-    return Entry(found["spec"], found["requirement"], status, found["reason"], on=found.get("on", ""))
+    on, known = found.get("on", ""), found.get("known", "")
+    return Entry(found["spec"], found["requirement"], status, known or found["reason"], on=on, known=known)
 
 
 def failure_text(

@@ -11,6 +11,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -27,11 +28,17 @@ _OPTIONS: pytest.StashKey[Options] = pytest.StashKey()
 _VALUES = {
     "endpoint": ("URL", "test the OpenAI-compatible server at URL"),
     "serve": ("CMD", 'start a server with CMD, which holds {port}: --serve "mlx_lm.server --port {port}"'),
-    "replay": ("FILE", "judge a history again, without a server; given several times: a target each, one matrix"),
+    "replay": (
+        "FILE",
+        "judge a history again, without a server; given several times: a target each, one matrix",
+    ),
     "engine-args": ("STR", "more flags for the bundled engine"),
     "fault": ("NAME", "start the bundled engine with this fault"),
     "faults": ("NAME", "run faults, `all` or one by name, against the specs that must catch them"),
     "history": ("FILE", "write the history there (default: .conformance/history-<UTC time>.jsonl)"),
+    "specs": ("DIR", "run the specs of this folder of yours as well, with `pytest conformance/`"),
+    "report-json": ("FILE", "write the verdicts with their evidence there, as one JSON document"),
+    "report-html": ("FILE", "write them there as one page, with timelines of the bursts"),
     "golden": ("NAME", "compare with, or update, the golden outputs golden/NAME of a target of yours"),
     "request-timeout": ("S", "seconds that one request may take (default 300)"),
     "allow": ("LIST", "what an endpoint, which others may use, must bear: disconnect, reset"),
@@ -42,6 +49,7 @@ _EXPECTED = {
     "URL": "a URL",
     "CMD": "a command that holds {port}",
     "FILE": "a file",
+    "DIR": "a folder",
     "NAME": "a name",
     "S": "a number of seconds",
     "LIST": "names with a comma between",
@@ -50,7 +58,7 @@ _EXPECTED = {
 _MAY_BE_EMPTY = ("engine-args", "allow")
 """No flags and no permissions are what an empty value says; elsewhere it is a variable that nobody set."""
 
-_MANY = ("replay",)
+_MANY = ("replay", "specs")
 """May be given several times; their variables hold paths as PATH does, with `:` between."""
 
 _FLAGS = {
@@ -101,7 +109,7 @@ def refuse_nonsense(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--dist {dist}: a workload stays on one worker, as with plain -n; leave it out"
         )
-    for read in (_scale, _seconds, _engine_args, _allowed):
+    for read in (_scale, _seconds, _engine_args, _allowed, _check_specs):
         read(config)
     for name, check in _CHECKS.items():
         if value := option(config, name):
@@ -144,13 +152,21 @@ def _check_fault(name: str) -> None:
         raise pytest.UsageError(f"--fault {name}: expected one of {', '.join(known())}")
 
 
-def _check_history(given: str) -> None:
+def _check_written(name: str, given: str) -> None:
     path = Path(given)
     if path.is_dir():
-        raise pytest.UsageError(f"--history {given}: a directory; expected a file to write")
+        raise pytest.UsageError(f"--{name} {given}: a directory; expected a file to write")
     above = next(folder for folder in path.absolute().parents if folder.exists())
     if not above.is_dir():
-        raise pytest.UsageError(f"--history {given}: {above} is no directory")
+        raise pytest.UsageError(f"--{name} {given}: {above} is no directory")
+
+
+def _check_specs(config: pytest.Config) -> None:
+    from conformance.load import spec_files
+
+    for folder in paths_of(config, "specs"):
+        if not folder.is_dir() or not spec_files(folder):
+            raise pytest.UsageError(f"--specs {folder}: expected a folder with specs (*.yaml)")
 
 
 def _check_min_judged(given: str) -> None:
@@ -343,7 +359,7 @@ _CHECKS: dict[str, Callable[[str], None]] = {
     "endpoint": _check_endpoint,
     "serve": _check_serve,
     "fault": _check_fault,
-    "history": _check_history,
+    **{name: partial(_check_written, name) for name in ("history", "report-json", "report-html")},
     "min-judged": _check_min_judged,
 }
 """What can be found wrong with a value before anything is collected."""

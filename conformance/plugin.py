@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -141,6 +141,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = each_once(items)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call" and (evidence := getattr(item, "evidence", None)) is not None:
+        # An attribute of plain values goes to the xdist controller with the rest of the report.
+        vars(report)["conformance"] = evidence
+    return report
+
+
 def pytest_report_header(config: pytest.Config) -> list[str] | None:
     if not is_asked_for(config):
         return None
@@ -161,9 +170,11 @@ class Reporter:
         self._config = config
         self._tally: Tally | None = None
         self._missing: list[str] = []
+        self._written: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if any(name in ("requirement", "fault") for name, _ in report.user_properties):
+        told = any(name in ("requirement", "fault") for name, _ in report.user_properties)
+        if told or hasattr(report, "conformance"):
             from conformance.tally import Tally
 
             self._tally = self._tally or Tally()
@@ -172,21 +183,51 @@ class Reporter:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A run that judged less than it should have is not green."""
-        asked = option(self._config, "min-judged")
-        if self._tally is None and not (asked and not self._config.option.collectonly):
+        if self._config.option.collectonly:
             return
-        from conformance.tally import Tally
-
-        wanted = words_of(asked) if asked else None
-        self._missing = (self._tally or Tally()).missing(wanted, _is_whole(self._config))
+        self._missing = self._not_judged()
         if self._missing and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._write_reports(session)
+
+    def _not_judged(self) -> list[str]:
+        asked = option(self._config, "min-judged")
+        if self._tally is None and not asked:
+            return []
+        from conformance.tally import Tally
+
+        return (self._tally or Tally()).missing(words_of(asked) if asked else None, _is_whole(self._config))
+
+    def _write_reports(self, session: pytest.Session) -> None:
+        wanted = {name: option(self._config, name) for name in ("report-json", "report-html")}
+        if not any(wanted.values()):
+            return
+        from conformance.report.document import Result, as_html, as_json
+        from conformance.tally import Tally
+
+        tally, green = self._tally or Tally(), session.exitstatus == pytest.ExitCode.OK
+        result = Result(tally.items, tally.broken, self._missing, green)
+        for name, write in {"report-json": as_json, "report-html": as_html}.items():
+            if wanted[name]:
+                self._write(session, Path(wanted[name]), write(result))
+
+    def _write(self, session: pytest.Session, path: Path, text: str) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            self._written.append(f"report: {path}")
+        except OSError as error:
+            # The verdicts stand in the terminal; a report that is missing must still be noticed.
+            self._written.append(f"report {path}: cannot be written: {error.strerror}")
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._tally is not None:
+        if self._tally is not None and (self._tally.entries or self._tally.fates):
             terminalreporter.section("conformance")
             for line in self._tally.lines(_width()):
                 terminalreporter.write_line(line)
+        for line in self._written:
+            terminalreporter.write_line(line)
         if self._missing:
             missing = ", ".join(self._missing)
             terminalreporter.write_line(f"not judged, so this run is not green: {missing}", red=True)
@@ -268,7 +309,9 @@ def _session(config: pytest.Config, options: Options, archives: list[Archive]) -
     backend = Backend(target_of(config, announcer.progress), announcer.progress)
     notes = [note for archive in archives for note in archive.notes]
     config.stash.setdefault(_NOTES, []).extend(notes)
-    return Session(replace(options, replay=tuple(a.path for a in archives)), backend, announcer.tell, archives)
+    return Session(
+        replace(options, replay=tuple(a.path for a in archives)), backend, announcer.tell, archives
+    )
 
 
 def _is_whole(config: pytest.Config) -> bool:

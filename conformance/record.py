@@ -52,7 +52,7 @@ class Recording:
         handler(self, event)
 
     def skim(self, event: dict[str, Any]) -> None:
-        """As `apply`, but of a workload only where it begins and ends and its facts: for an index of a file."""
+        """As `apply`, for an index of a file: of a workload only its beginning, its facts and its end."""
         if event["event"] in _HANDLERS and event["event"] not in _FRAME:
             self.open()
         else:

@@ -55,5 +55,3 @@ def _unknown(archive: Archive, specs: Sequence[Loaded]) -> list[str]:
     known = {loaded.spec.id for loaded in specs}
     strange = sorted({spec_id for spec_id, _ in archive.places} - known)
     return [f"{archive.path}: no spec here is called {', '.join(strange)}"] if strange else []
-
-

@@ -41,6 +41,8 @@ class Entry:
     """Whether the item fails the run; a requirement may pass by other specs."""
     on: str = ""
     """Label of the target, where a run has several."""
+    known: str = ""
+    """Why it was expected to deviate (`known.py`); still shown as what it is."""
 
 
 def verdict_text(verdict: Verdict, title: str = "", footer: Sequence[str] = ()) -> str:
