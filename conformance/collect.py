@@ -8,7 +8,8 @@ file is one failing item, `specs/x.yaml::schema`, and the rest of the session go
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import conformance
 from conformance import faults as fault_run
 from conformance.conclude import ItemFailure, conclude, failure_text, properties
 from conformance.faults import RUN, FaultItem, KnownFault
+from conformance.history import Workload
+from conformance.known import Known, find
 from conformance.load import Loaded, claim_id, load, spec_files
 from conformance.marks import SpecError, display
 from conformance.options import paths_of
@@ -36,6 +39,9 @@ SESSION: pytest.StashKey[Session] = pytest.StashKey()
 
 SESSIONS: pytest.StashKey[dict[str, Session]] = pytest.StashKey()
 """The runs by the label of their target: several where a replay has histories of several targets."""
+
+KNOWN: pytest.StashKey[Sequence[Known]] = pytest.StashKey()
+"""Deviations that are expected (`known.py`)."""
 
 SCHEMA_FILE = "spec.schema.json"
 _SPEC_LINE = re.compile(r"^spec:", re.MULTILINE)
@@ -154,15 +160,26 @@ class SpecItem(pytest.Function):
         spec = self.loaded.spec
         verdict = run.verdict(self.loaded, self.rung, self.expect, snapshot)
         workload, history = run.known(spec, self.rung), run.history_of(spec, self.rung)
+        known, expired = self._known(workload)
+        verdict = replace(verdict, notes=(*verdict.notes, *([expired] if expired else [])))
+        says = known.says if known is not None and verdict.status is known.verdict else ""
         self.user_properties += [
-            *properties(spec, verdict, workload, history),
+            *properties(spec, verdict, workload, history, says),
             *([("on", self.label)] if self.label else []),
+            *([("expired", expired)] if expired else []),
         ]
         self.evidence = self._evidence(verdict) | {"again": replay_line(self._plain_id, history)}
         text = failure_text(spec, verdict, workload, self._plain_id, history, run.options.url)
         if run.dead and not hasattr(self.config, "workerinput"):
             self.session.shouldfail = f"no target: {run.dead.splitlines()[0]}"
-        conclude(verdict, workload, run.options, text)
+        conclude(verdict, workload, run.options, text, known)
+
+    def _known(self, workload: Workload | None) -> tuple[Known | None, str]:
+        """The deviation that is known for this item, or what to tell of one that expired."""
+        facts = workload.facts.get("main") if workload else None
+        if facts is None:
+            return None, ""
+        return find(self.config.stash[KNOWN], facts, self.loaded.spec, self.rung, self.expect)
 
     @property
     def _plain_id(self) -> str:

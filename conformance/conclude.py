@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.history import PlannedRequest, Workload
+from conformance.known import Known
 from conformance.report.footer import completion_body, curl_line, replay_line, start_lines
 from conformance.report.terminal import Entry, facts_line, skip_reason, verdict_text
 from conformance.requirements import Level, get
@@ -25,14 +26,30 @@ class ItemFailure(Exception):
     """A failed item; the message is all that the user gets to see."""
 
 
-def conclude(verdict: Verdict, workload: Workload | None, options: Options, text: str) -> None:
-    """Return for a pass; raise pytest's skip or ItemFailure(text) for everything else."""
+def conclude(
+    verdict: Verdict, workload: Workload | None, options: Options, text: str, known: Known | None = None
+) -> None:
+    """Return for a pass; raise pytest's skip or ItemFailure(text) for everything else.
+
+    What was known to deviate is an expected failure, and fails the item once it passes.
+    """
+    if known is not None and verdict.status is known.verdict:
+        raise pytest.xfail.Exception(f"{known.says} [{skip_reason(verdict)}]")
     if verdict.status is Status.PASS:
+        if known is not None:
+            raise ItemFailure(news(verdict, known))
         return
     if verdict.status in _SKIPPED or _is_tolerated(verdict, workload, options):
         # The place of a skip is the expectation in its file, not this line.
         raise pytest.skip.Exception(skip_reason(verdict), _use_item_location=True)
     raise ItemFailure(text)
+
+
+def news(verdict: Verdict, known: Known) -> str:
+    """What to do about a deviation that went away."""
+    passes = f"{verdict.requirement} passes, and {known.place} expects {known.verdict}"
+    reason = f"  it says   {known.entry.reason} ({known.entry.link})"
+    return f"{passes}: good news, delete the entry\n{reason}"
 
 
 def _is_tolerated(verdict: Verdict, workload: Workload | None, options: Options) -> bool:

@@ -39,6 +39,7 @@ _VALUES = {
     "specs": ("DIR", "run the specs of this folder of yours as well, with `pytest conformance/`"),
     "report-json": ("FILE", "write the verdicts with their evidence there, as one JSON document"),
     "report-html": ("FILE", "write them there as one page, with timelines of the bursts"),
+    "expectations": ("FILE", "known deviations of the server (default: those in expectations/)"),
     "golden": ("NAME", "compare with, or update, the golden outputs golden/NAME of a target of yours"),
     "request-timeout": ("S", "seconds that one request may take (default 300)"),
     "allow": ("LIST", "what an endpoint, which others may use, must bear: disconnect, reset"),
@@ -143,6 +144,16 @@ def _check_serve(command: str) -> None:
         command_words(command)
     except LaunchError as error:
         raise pytest.UsageError(f"--serve: {error}") from None
+
+
+def _check_expectations(given: str) -> None:
+    from conformance.known import load
+    from conformance.marks import SpecError
+
+    try:
+        load(Path(given))
+    except SpecError as error:
+        raise pytest.UsageError(f"--expectations: {error}") from None
 
 
 def _check_fault(name: str) -> None:
@@ -358,6 +369,7 @@ def _is_spec_folder(path: Path) -> bool:
 _CHECKS: dict[str, Callable[[str], None]] = {
     "endpoint": _check_endpoint,
     "serve": _check_serve,
+    "expectations": _check_expectations,
     "fault": _check_fault,
     **{name: partial(_check_written, name) for name in ("history", "report-json", "report-html")},
     "min-judged": _check_min_judged,

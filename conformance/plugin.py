@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from conformance.report.progress import Announcer
 
 if TYPE_CHECKING:
     from conformance.archive import Archive
+    from conformance.known import Known
     from conformance.session import Options, Session
     from conformance.tally import Tally
 
@@ -262,9 +263,10 @@ def _close(config: pytest.Config) -> None:
 def _use(config: pytest.Config) -> None:
     """Make the run's session, once there is something to run."""
     if config.stash.get(_SESSIONS, None) is None:
-        from conformance.collect import SESSION, SESSIONS
+        from conformance.collect import KNOWN, SESSION, SESSIONS
 
         _end_when_told(config)
+        config.stash[KNOWN] = _known(config)
         config.stash[_SESSIONS] = config.stash[SESSIONS] = _sessions(config)
         config.stash[SESSION] = next(iter(config.stash[_SESSIONS].values()))
         if option(config, "faults"):
@@ -273,6 +275,18 @@ def _use(config: pytest.Config) -> None:
             config.stash[RUN] = FaultRun(
                 choose(option(config, "faults")), lambda *how: _fault_session(config, *how)
             )
+
+
+def _known(config: pytest.Config) -> Sequence[Known]:
+    """Deviations that are expected: of the file that was named, else of all that are shipped."""
+    from conformance.known import load, load_all
+    from conformance.marks import SpecError
+
+    given = option(config, "expectations")
+    try:
+        return load(Path(given)) if given else load_all()
+    except SpecError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _fault_session(config: pytest.Config, fault: str | None, flags: tuple[str, ...], label: str) -> Session:

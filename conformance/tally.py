@@ -31,6 +31,8 @@ class Tally:
     histories: dict[str, None] = field(default_factory=dict)
     items: list[dict[str, Any]] = field(default_factory=list)
     """Each judged expectation with its evidence, for reports."""
+    expired: dict[str, None] = field(default_factory=dict)
+    """What is to be told of expectations that are over."""
     broken: list[dict[str, str]] = field(default_factory=list)
     """Files that are no specs."""
 
@@ -47,6 +49,7 @@ class Tally:
         self.entries.append(replace(entry_of(found), failed=report.failed))
         self.targets |= {found["target"]: None} if found["target"] else {}
         self.histories |= {found["history"]: None}
+        self.expired |= {found["expired"]: None} if "expired" in found else {}
 
     def _keep(self, report: pytest.TestReport) -> None:
         evidence = getattr(report, "conformance", None)
@@ -83,7 +86,7 @@ class Tally:
         columns = columns_of(self.entries, {})
         shown = text(columns, width) if len(columns) > 1 else end_table(self.entries, width)
         table = shown.splitlines()
-        return [*table, "", *self._fate_lines(), *self.targets, *again]
+        return [*table, "", *self._fate_lines(), *self.expired, *self.targets, *again]
 
     def _fate_lines(self) -> list[str]:
         if not self.fates:

@@ -82,7 +82,7 @@ def _shortened(lines: Sequence[str]) -> list[str]:
 def skip_reason(verdict: Verdict) -> str:
     """One line for a verdict that skips the item, with what was seen (k of N adopted) where there is any."""
     notes = f" [{'; '.join(verdict.notes)}]" if verdict.notes else ""
-    return f"{verdict.requirement} {verdict.status}: {verdict.reason}{notes}"
+    return f"{verdict.requirement} {verdict.status}: {verdict.reason or verdict.witness}{notes}"
 
 
 def facts_line(facts: Facts) -> str:
