@@ -42,7 +42,13 @@ _VALUES = {
     "expectations": ("FILE", "known deviations of the server (default: those in expectations/)"),
     "golden": ("NAME", "compare with, or update, the golden outputs golden/NAME of a target of yours"),
     "request-timeout": ("S", "seconds that one request may take (default 300)"),
-    "allow": ("LIST", "what an endpoint, which others may use, must bear: disconnect, reset"),
+    "allow": ("LIST", "what an endpoint, which others may use, must bear: churn, disconnect, reset"),
+    "model": (
+        "NAME",
+        "ask an endpoint, or what --serve starts, for this model (default: the first it lists)",
+    ),
+    "header": ("LIST", "send HEADER=VARIABLE,...: each header with what the environment variable holds"),
+    "cacert": ("FILE", "trust the certificates in FILE when the endpoint is https"),
     "min-judged": ("LIST", "requirements that must have been judged (default adopt/1,out/1,count/1)"),
 }
 
@@ -53,8 +59,11 @@ _EXPECTED = {
     "DIR": "a folder",
     "NAME": "a name",
     "S": "a number of seconds",
-    "LIST": "names with a comma between",
+    "LIST": "words with a comma between",
 }
+
+_FOREIGN = ("model", "header", "cacert", "insecure")
+"""What means nothing for the bundled engine."""
 
 _MAY_BE_EMPTY = ("engine-args", "allow")
 """No flags and no permissions are what an empty value says; elsewhere it is a variable that nobody set."""
@@ -65,6 +74,7 @@ _MANY = ("replay", "specs")
 _FLAGS = {
     "should": "a failed SHOULD fails the item on any target, not only on the bundled engine",
     "allow-inconclusive": "skip what is inconclusive instead of failing it",
+    "insecure": "do not check the certificate of an https endpoint",
 }
 
 
@@ -98,6 +108,8 @@ def refuse_nonsense(config: pytest.Config) -> None:
     targets = _targets(config)
     if len(targets) > 1:
         raise pytest.UsageError(f"{' and '.join(targets)}: one run has one target")
+    if not targets and (name := next((n for n in _FOREIGN if option(config, n)), None)):
+        raise pytest.UsageError(f"--{name} is for a server of yours: say --endpoint URL or --serve CMD too")
     if targets and (extra := [name for name in ("fault", "engine-args") if option(config, name)]):
         raise pytest.UsageError(f"--{extra[0]} is for the bundled engine, not for {targets[0]}")
     if targets and _is_updating(config) and not option(config, "golden"):
@@ -110,7 +122,9 @@ def refuse_nonsense(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--dist {dist}: a workload stays on one worker, as with plain -n; leave it out"
         )
-    for read in (_scale, _seconds, _engine_args, _allowed, _check_specs):
+    if option(config, "insecure") and option(config, "cacert"):
+        raise pytest.UsageError("--insecure and --cacert: either nothing is checked or that file is trusted")
+    for read in (_scale, _seconds, _engine_args, _allowed, _headers, _check_specs):
         read(config)
     for name, check in _CHECKS.items():
         if value := option(config, name):
@@ -135,6 +149,15 @@ def _check_endpoint(url: str) -> None:
         parse_address(url)
     except ValueError as error:
         raise pytest.UsageError(f"--endpoint: {error}") from None
+
+
+def _check_cacert(given: str) -> None:
+    from conformance.access import check_certificates
+
+    try:
+        check_certificates(given)
+    except ValueError as error:
+        raise pytest.UsageError(f"--cacert {error}") from None
 
 
 def _check_serve(command: str) -> None:
@@ -266,6 +289,9 @@ def target_of(config: pytest.Config, progress: Callable[[str], None]) -> TargetO
         allow=_allowed(config),
         timeout=_seconds(config),
         progress=progress,
+        model=option(config, "model"),
+        extra=_headers(config),
+        verify=False if option(config, "insecure") else option(config, "cacert") or True,
     )
 
 
@@ -289,11 +315,23 @@ def _scale(config: pytest.Config) -> Scale:
 
 
 def _allowed(config: pytest.Config) -> frozenset[str]:
+    from conformance.permission import PERMISSIONS
+
     words = frozenset(words_of(option(config, "allow") or ""))
-    unknown = sorted(words - {"disconnect", "reset"})
+    unknown = sorted(words - set(PERMISSIONS))
     if unknown:
-        raise pytest.UsageError(f"--allow {unknown[0]}: disconnect or reset, with a comma between")
+        legal = ", ".join(PERMISSIONS)
+        raise pytest.UsageError(f"--allow {unknown[0]}: expected some of {legal}, with a comma between")
     return words
+
+
+def _headers(config: pytest.Config) -> dict[str, str]:
+    from conformance.access import headers_of
+
+    try:
+        return headers_of(words_of(option(config, "header") or ""), os.environ)
+    except ValueError as error:
+        raise pytest.UsageError(f"--header {error}") from None
 
 
 def words_of(given: str) -> list[str]:
@@ -367,6 +405,7 @@ def _is_spec_folder(path: Path) -> bool:
 
 
 _CHECKS: dict[str, Callable[[str], None]] = {
+    "cacert": _check_cacert,
     "endpoint": _check_endpoint,
     "serve": _check_serve,
     "expectations": _check_expectations,

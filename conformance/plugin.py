@@ -56,6 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick: part of the quick set of conformance specs")
+    if option(config, "insecure"):  # who says so knows
+        config.addinivalue_line("filterwarnings", "ignore:Unverified HTTPS request")
     if not hasattr(config, "workerinput"):  # else the controller has done all that
         refuse_nonsense(config)
         config.pluginmanager.register(Reporter(config), "conformance-reporter")

@@ -21,6 +21,7 @@ from conformance.golden import compare, location
 from conformance.history import Facts, Outcome, PlannedRequest, Workload
 from conformance.judges import JUDGES, Judge
 from conformance.load import Loaded
+from conformance.permission import refusal
 from conformance.plan import Plan, PlanError, Scale, Unobservable, Vocabulary, make_plan, spec_digest
 from conformance.record import HistoryError, Recorder
 from conformance.report.terminal import facts_line
@@ -332,11 +333,8 @@ class Session:
 
 def _ask_leave(spec: Spec, facts: Facts, allow: frozenset[str]) -> None:
     """An endpoint may serve others: raise Unobservable for what it was not said to bear."""
-    leaves = any(getattr(step, "leave", None) for step in spec.steps)
-    if facts.how == "endpoint" and leaves and "disconnect" not in allow:
-        raise Unobservable(
-            "its clients walk away from the server; say --allow disconnect if it may bear that"
-        )
+    if facts.how == "endpoint" and (reason := refusal(spec, allow)):
+        raise Unobservable(reason)
 
 
 def _where(error: Exception) -> str:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import requests
@@ -52,15 +52,21 @@ class TargetOptions:
     """Is told how the start of a server goes on."""
     model: str | None = None
     allow: frozenset[str] = frozenset()
-    """What may be done to an endpoint, which others may be using: `reset`, `disconnect`."""
+    """What may be done to an endpoint, which others may be using (`permission.py`)."""
     api_key: str | None = field(default_factory=lambda: os.environ.get("CONFORMANCE_API_KEY"), repr=False)
+
+    extra: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """More headers for every request; they may be secrets."""
+    verify: bool | str = True
+    """Whether a certificate is checked, or the file of those to trust."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return {**key, **self.extra}
 
     def may(self, what: str) -> bool:
-        """Whether the server must bear `reset` or `disconnect`: one of ours does, an endpoint if told."""
+        """Whether the server must bear a permission of `permission.py`: ours does, an endpoint if told."""
         return self.how != "endpoint" or what in self.allow
 
     @property
@@ -84,7 +90,7 @@ class Target:
     ) -> None:
         """Recognises and probes the server. TargetError when it is unreachable or none of ours."""
         try:
-            self.address = wire.parse_address(url)
+            self.address = replace(wire.parse_address(url), verify=options.verify)
         except ValueError as error:
             raise TargetError(str(error)) from None
         self.options, self.child, self.clock = options, child, clock
@@ -93,6 +99,7 @@ class Target:
         # Proxies of the environment are for the world outside, not for a server under test.
         self._http.trust_env = False
         self._http.headers.update(options.headers)
+        self._http.verify = options.verify
         self._pages: dict[str, requests.Response | None] = {}
         self._reach()
         self.dialect = dialect or probe.recognise(self, dialects())
@@ -111,7 +118,7 @@ class Target:
 
     def _reach(self) -> None:
         try:
-            wire.connect(self.address, _QUICK).close()
+            wire.connect_again(self.address, _QUICK).close()
         except OSError as error:
             raise TargetError(f"nothing answers at {self.url}: {wire.describe(error)}") from None
 
@@ -264,7 +271,7 @@ class Target:
         if self.child is not None and self.child.ended_within(grace):
             return f"the server process ended ({self.child.how_it_ended()})"
         try:
-            wire.connect(self.address, _QUICK).close()
+            wire.connect_again(self.address, _QUICK).close()
         except OSError as error:
             return f"nothing answers at {self.url} any more: {wire.describe(error)}"
         return None

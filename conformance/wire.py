@@ -11,8 +11,10 @@ import math
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from threading import Barrier, BrokenBarrierError
 from typing import Literal
 from urllib.parse import urlsplit
@@ -21,6 +23,8 @@ import h11
 
 Clock = Callable[[], float]
 _PIECE = 65536
+_PAUSES = (0.05, 0.15)
+"""Seconds before a connection is tried again."""
 _TICK = 0.001
 """Seconds; a timeout of 0 would mean not to wait for anything already under way."""
 
@@ -33,6 +37,8 @@ class Address:
     port: int
     tls: bool = False
     prefix: str = ""
+    verify: bool | str = True
+    """Of a server with TLS: whether its certificate is checked, or the file of those to trust instead."""
 
     @property
     def url(self) -> str:
@@ -117,7 +123,36 @@ def connect(address: Address, timeout: float) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not address.tls:
         return sock
-    return ssl.create_default_context().wrap_socket(sock, server_hostname=address.host)
+    try:
+        return _context(address.verify).wrap_socket(sock, server_hostname=address.host)
+    except OSError:
+        sock.close()
+        raise
+
+
+def connect_again(address: Address, timeout: float) -> socket.socket:
+    """As `connect`, with a few tries: a full backlog is no fault of the server under test.
+
+    Only the set-up of a connection is ever tried again; nothing was sent yet, so no prompt is sent twice.
+    """
+    for pause in _PAUSES:
+        try:
+            return connect(address, timeout)
+        except (TimeoutError, ssl.SSLCertVerificationError):
+            raise  # the first took all the time there is, the second stays as it is
+        except OSError:
+            time.sleep(pause)
+    return connect(address, timeout)
+
+
+@cache
+def _context(verify: bool | str) -> ssl.SSLContext:
+    if isinstance(verify, str):
+        return ssl.create_default_context(cafile=verify)
+    context = ssl.create_default_context()
+    if not verify:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 class Exchange:
@@ -132,7 +167,7 @@ class Exchange:
         self._reply = RawReply(sent=clock())
         self._sock: socket.socket | None = None
         try:
-            self._sock = connect(call.address, timeout)
+            self._sock = connect_again(call.address, timeout)
         except OSError as error:
             self._fail(f"cannot connect to {call.address.url}: {describe(error)}")
 
@@ -276,6 +311,8 @@ def describe(error: Exception) -> str:
         return "connection reset"
     if isinstance(error, TimeoutError):
         return "timed out"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message}); see --cacert and --insecure"
     if isinstance(error, h11.RemoteProtocolError):
         return "connection closed" if "clos" in str(error).lower() else f"no valid HTTP ({error})"
     return str(error) or type(error).__name__

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Literal
 
 from conformance.history import PlannedRequest
@@ -24,6 +26,8 @@ Fault = Literal[
     "reset", "cut", "no-done", "bad-json", "bad-shape", "error-event", "hang", "status", "no-http"
 ]
 Json = dict[str, Any]
+CERTIFICATE = Path(__file__).parent / "tls" / "cert.pem"
+"""Signed by itself, for 127.0.0.1; it guards nothing."""
 
 
 @dataclass
@@ -257,15 +261,27 @@ def _merge(whole: Json, part: Json) -> None:
         whole["logprobs"][name] += values
 
 
+class QuietServer(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing: a client that trusts no certificate breaks off."""
+
+
 class FakeServer:
     """A running fake; `state` says what it has seen."""
 
-    def __init__(self, behaviour: Behaviour, port: int = 0) -> None:
+    def __init__(self, behaviour: Behaviour, port: int = 0, tls: bool = False) -> None:
         self.state = State(behaviour)
         handler = type("Bound", (Handler,), {"state": self.state})
-        self.http = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self.http = QuietServer(("127.0.0.1", port), handler)
         self.http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(CERTIFICATE, CERTIFICATE.with_name("key.pem"))
+            # The handshake belongs to the thread of a request: one that fails must not stop the others.
+            self.http.socket = context.wrap_socket(
+                self.http.socket, server_side=True, do_handshake_on_connect=False
+            )
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.http.server_address[1]}"
 
     def close(self) -> None:
         self.http.shutdown()
@@ -273,8 +289,8 @@ class FakeServer:
 
 
 @contextmanager
-def fake_server(behaviour: Behaviour | None = None) -> Iterator[FakeServer]:
-    server = FakeServer(behaviour or Behaviour())
+def fake_server(behaviour: Behaviour | None = None, tls: bool = False) -> Iterator[FakeServer]:
+    server = FakeServer(behaviour or Behaviour(), tls=tls)
     thread = threading.Thread(target=server.http.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:

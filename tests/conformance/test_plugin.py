@@ -63,7 +63,14 @@ def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
         (["--request-timeout", "soon"], "--request-timeout soon: a number of seconds above 0"),
         (["--request-timeout", "-1"], "--request-timeout -1: a number of seconds above 0"),
         (["--engine-args", "'"], '--engine-args "\'": No closing quotation'),
-        (["--allow", "anything"], "--allow anything: disconnect or reset"),
+        (["--allow", "anything"], "--allow anything: expected some of churn, disconnect, reset"),
+        (["--model", "m"], "--model is for a server of yours: say --endpoint URL or --serve CMD too"),
+        (["--insecure"], "--insecure is for a server of yours"),
+        (["--endpoint", "http://x", "--header", "X-A"], "--header X-A: expected HEADER=VARIABLE"),
+        (["--endpoint", "http://x", "--header", "X-A=UNSET_HERE"], "UNSET_HERE is not set to one line"),
+        (["--endpoint", "http://x", "--cacert", "gone.pem"], "--cacert gone.pem: No such file"),
+        (["--endpoint", "http://x", "--cacert", "case.yaml"], "--cacert case.yaml: no certificates"),
+        (["--endpoint", "http://x", "--cacert", "case.yaml", "--insecure"], "--insecure and --cacert"),
         (["--faults", "none_such"], "--faults none_such: all, or one of consume_on_adopt"),
         (["--faults", ","], "--faults ',': all, or one of"),
         (["--faults", "all", "--endpoint", "http://x"], "--faults runs on the bundled engine"),
@@ -73,7 +80,7 @@ def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
         (["--replay="], "--replay: empty; expected a file"),
         (["--golden="], "--golden: empty; expected a name"),
         (["--request-timeout="], "--request-timeout: empty; expected a number of seconds"),
-        (["--min-judged="], "--min-judged: empty; expected names with a comma between"),
+        (["--min-judged="], "--min-judged: empty; expected words with a comma between"),
         (["--min-judged=,"], "--min-judged ',': expected ids such as adopt/1,out/1"),
         (["--min-judged=nope/1"], "--min-judged: there is no requirement 'nope/1'"),
         (["--fault", "none_such"], "--fault none_such: expected one of consume_on_adopt"),
@@ -255,6 +262,15 @@ def test_options_reach_session_and_target(pytester: pytest.Pytester) -> None:
         "leak_ref_on_abort",
         7.0,
     )
+
+
+def test_access_options_reach_the_target(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEAM_TOKEN", " s3cret ")
+    args = ["--endpoint", "https://x", "--model", "m", "--allow", "churn", "--header", "X-Team=TEAM_TOKEN"]
+    _, target = read(pytester, *args, "--insecure")
+    assert (target.model, target.allow, target.verify) == ("m", frozenset({"churn"}), False)
+    assert target.extra == {"X-Team": "s3cret"}
+    assert "s3cret" not in repr(target)
 
 
 def test_an_endpoint_is_where_the_lines_to_paste_point(pytester: pytest.Pytester) -> None:

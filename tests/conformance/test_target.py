@@ -14,9 +14,9 @@ from conformance import launch
 from conformance.dialect import Dialect
 from conformance.launch import free_port
 from conformance.spec import Serve
-from conformance.target import Fleet, TargetError, TargetOptions, Unobservable, open_target
+from conformance.target import Fleet, Target, TargetError, TargetOptions, Unobservable, open_target
 from tests.conformance import fakeserver
-from tests.conformance.fakeserver import Behaviour, fake_server, planned
+from tests.conformance.fakeserver import CERTIFICATE, Behaviour, fake_server, planned
 from tests.conformance.targets import TEXT, dialect, fake_target, options
 
 SERVER = [sys.executable, fakeserver.__file__]
@@ -54,6 +54,17 @@ def test_a_plain_prompt_can_go_as_one_chat_message() -> None:
     assert body["messages"] == [{"role": "user", "content": "some text"}]
     assert body["max_completion_tokens"] == 7
     assert not {"prompt", "max_tokens"} & set(body)
+
+
+def test_a_server_behind_tls_and_headers_is_a_target() -> None:
+    extra = {"X-Team": "s3cret"}
+    with fake_server(tls=True) as server:
+        how = options(verify=str(CERTIFICATE), extra=extra)
+        target = Target(server.url, how, dialect=dialect())
+        target.close()
+        assert server.state.headers[0]["X-Team"] == "s3cret"
+    assert target.facts.has_stats
+    assert "s3cret" not in target.facts.model_dump_json()
 
 
 def test_a_cold_request_says_so() -> None:

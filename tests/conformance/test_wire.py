@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,10 +22,11 @@ from conformance.wire import (
     Leaving,
     RawReply,
     connect,
+    connect_again,
     describe,
     parse_address,
 )
-from tests.conformance.fakeserver import Behaviour, FakeServer, Fault, fake_server
+from tests.conformance.fakeserver import CERTIFICATE, Behaviour, FakeServer, Fault, fake_server
 
 TIMEOUT = 10.0
 
@@ -262,3 +265,65 @@ def test_tls_is_spoken_where_the_url_says_so() -> None:
         address = parse_address(server.url.replace("http:", "https:"))
         with pytest.raises(OSError, match="SSL"):
             connect(address, TIMEOUT)
+
+
+@pytest.mark.parametrize("verify", [False, str(CERTIFICATE)])
+def test_a_certificate_is_trusted_where_the_user_says_so(verify: bool | str) -> None:
+    with fake_server(tls=True) as server:
+        address = replace(parse_address(server.url), verify=verify)
+        reply = Exchange(replace(call(server.url), address=address), time.monotonic, TIMEOUT).run()
+    assert (reply.status, reply.error) == (200, None)
+
+
+def test_an_untrusted_certificate_is_refused_and_the_way_out_named() -> None:
+    with fake_server(tls=True) as server:
+        reply = talk(server)
+        assert server.state.seen == []
+    assert reply.error is not None
+    assert "its certificate is not trusted" in reply.error
+    assert "--cacert" in reply.error
+
+
+class Connections:
+    """Stands for `connect`: fails as often as told, then gives a socket."""
+
+    def __init__(self, failures: int, error: OSError) -> None:
+        self.failures, self.error, self.tries = failures, error, 0
+
+    def __call__(self, address: Address, timeout: float) -> str:
+        self.tries += 1
+        if self.tries <= self.failures:
+            raise self.error
+        return "a socket"
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.wire._PAUSES", (0.0, 0.0))
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_the_set_up_of_a_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Connections(2, ConnectionRefusedError())
+    monkeypatch.setattr("conformance.wire.connect", fake)
+    assert connect_again(Address("h", 1), TIMEOUT) == "a socket"  # type: ignore[comparison-overlap]
+
+
+@pytest.mark.usefixtures("no_pauses")
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [(ConnectionRefusedError(), 3), (TimeoutError(), 1), (ssl.SSLCertVerificationError(), 1)],
+)
+def test_the_tries_are_few(error: OSError, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Connections(99, error)
+    monkeypatch.setattr("conformance.wire.connect", fake)
+    with pytest.raises(type(error)):
+        connect_again(Address("h", 1), TIMEOUT)
+    assert fake.tries == tries
+
+
+def test_a_prompt_that_was_sent_is_never_sent_again() -> None:
+    with fake_server(Behaviour(fault="reset", after=0)) as server:
+        reply = talk(server)
+        assert len(server.state.seen) == 1
+    assert reply.error is not None
