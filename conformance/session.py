@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 
 from conformance.archive import Archive
 from conformance.check import references
-from conformance.golden import compare, location
+from conformance.golden import compare, location, name_of
 from conformance.history import Facts, Outcome, PlannedRequest, Workload
 from conformance.judges import JUDGES, Judge
 from conformance.load import Loaded
@@ -33,6 +33,11 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 _KEPT = 2
 """Workloads that a replay holds in memory."""
+
+_NOTHING_FIXED = (
+    "this server has no field that keeps caches apart, so its prompts begin with a text that differs in every "
+    "run: there is nothing fixed to review"
+)
 
 Key = tuple[str, str]
 Solos = dict[str, list[Outcome]]
@@ -139,9 +144,11 @@ class Session:
     ) -> Verdict | None:
         """The comparison with the golden file; None where nobody said which one a foreign target has."""
         facts = workload.facts["main"]
-        name = self.options.golden or (facts.model if facts.how == "engine" else None)
+        name = self.options.golden or (name_of(facts.model) if facts.how == "engine" else None)
         if name is None:
             return None
+        if not facts.has_salt:
+            return Verdict(Status.NOT_RUN, expect.requirement, reason=_NOTHING_FIXED)
         try:
             path = location(GOLDEN, name, spec.id, rung, self._scale(spec, rung), expect.id)
         except ValueError as error:
