@@ -155,9 +155,9 @@ def find(
     return (holding, "") if holding or not about else (None, about[0].expired(day))
 
 
-def load_all(folder: Path = FOLDER) -> list[Known]:
-    """Every entry of a folder. Raises SpecError for the first file that is wrong."""
-    return [one for path in sorted(folder.glob("*.yaml")) for one in load(path)]
+def load_all(folder: Path | None = None) -> list[Known]:
+    """Every entry of a folder, by default the shipped one. Raises SpecError for the first file that is wrong."""
+    return [one for path in sorted((folder or FOLDER).glob("*.yaml")) for one in load(path)]
 
 
 def load(path: Path) -> list[Known]:

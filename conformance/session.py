@@ -35,8 +35,8 @@ _KEPT = 2
 """Workloads that a replay holds in memory."""
 
 _NOTHING_FIXED = (
-    "this server has no field that keeps caches apart, so its prompts begin with a text that differs in every "
-    "run: there is nothing fixed to review"
+    "this server has no field that keeps caches apart, so its prompts begin with a text that differs in "
+    "every run: there is nothing fixed to review"
 )
 
 Key = tuple[str, str]

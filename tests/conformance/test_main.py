@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conformance import __main__ as command
-from conformance.commands import modules
+from conformance.commands import _specs, modules
 from tests.conformance.fakeback import CASE
 
 
@@ -24,7 +24,7 @@ def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ladder = ladder.replace("unique: 3", "unique: n")
     (tmp_path / "case.yaml").write_text(CASE.replace("texts:", "quick: true\ntexts:"))
     (tmp_path / "ladder.yaml").write_text(ladder)
-    monkeypatch.setattr(command, "SPECS", tmp_path)
+    monkeypatch.setattr(_specs, "SPECS", tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
