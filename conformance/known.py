@@ -156,7 +156,7 @@ def find(
 
 
 def load_all(folder: Path | None = None) -> list[Known]:
-    """Every entry of a folder, by default the shipped one. Raises SpecError for the first file that is wrong."""
+    """Every entry of a folder (default: the shipped one). Raises SpecError for the first wrong file."""
     return [one for path in sorted((folder or FOLDER).glob("*.yaml")) for one in load(path)]
 
 
