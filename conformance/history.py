@@ -65,6 +65,10 @@ class Facts(Record):
     claims: dict[str, NotClaimed] = {}
     """Requirement id -> why the target does not claim it."""
     machine: dict[str, str] = {}
+    several_caches: str = ""
+    """Why what is cached cannot be judged here: more than one cache seems to answer. Empty: none seen."""
+    contradictions: list[str] = []
+    """What was measured and is not as the dialect declares it."""
 
 
 class PlannedRequest(Record):

@@ -1,8 +1,9 @@
 """The facts of one target: what its dialect declares, corrected by what a few small requests show.
 
-Knows which field of a reply proves which ability, and how to measure characters a token and the granule
-of adoption. Does not know specs. The requests are short and under a private salt; the cache is reset only
-on a server that was started for the run. A fact that could not be found out stays None: absent is not 0.
+Knows which field of a reply proves which ability, and how to measure characters a token. Does not know specs,
+nor how adoption is measured (`calibrate.py`). The requests are short and under a private salt; the cache is
+reset only on a server that was started for the run. A fact that could not be found out stays None: absent is
+not 0.
 """
 
 from __future__ import annotations
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 How = Literal["engine", "serve", "endpoint"]
 _FEWEST_IDS = 64
-_STORED, _END = 1000, 24
-_HEADS = (98, 149, 212, 263, 340, 401, 462, 523, 588, 653, 737, 909)
-"""Tokens that measure the granule: for every granule up to 256, what they floor to has it as its measure."""
 
 
 class TargetError(Exception):
@@ -148,8 +146,6 @@ def measured(target: Target, facts: Facts) -> Facts:
     if isinstance(target.vocabulary, Words):
         target.vocabulary, slack = _measure_text(target)
         target.facts = target.facts.model_copy(update={"lcp_slack": slack})
-    if target.facts.granule is None and (target.facts.block is not None or target.facts.sharing == "unknown"):
-        target.facts = target.facts.model_copy(update=_measure_granule(target))
     return target.facts
 
 
@@ -247,25 +243,3 @@ def _ratio(points: list[tuple[int, int | None]]) -> tuple[float, int]:
     (x0, y0), (x2, y2) = known[0], known[2]
     ratio = (x2 - x0) / (y2 - y0)
     return ratio, math.ceil(max(abs(y - (y0 + (x - x0) / ratio)) for x, y in known))
-
-
-def _measure_granule(target: Target) -> dict[str, Any]:
-    """Stores one prompt, then asks for heads of it: what is cached climbs in steps of the granule."""
-    if not target.facts.reports_cached:
-        return {}
-    whole = trial(target, _STORED, seed=2)
-    target.send(whole)
-    time.sleep(target.facts.settle)
-    seen = [target.send(_head(target, whole, tokens)).cached for tokens in _HEADS]
-    hits = [cached for cached in seen if cached]
-    return {"granule": math.gcd(*hits), "sharing": "all"} if hits else {}
-
-
-def _head(target: Target, whole: PlannedRequest, tokens: int) -> PlannedRequest:
-    """The first `tokens` of a request and an end of its own, under the same salt."""
-    end = trial(target, _END, seed=tokens)
-    if whole.prompt_ids is not None and end.prompt_ids is not None:
-        return whole.model_copy(update={"prompt_ids": whole.prompt_ids[:tokens] + end.prompt_ids})
-    ratio = len(whole.prompt_text or "") / _STORED
-    head = (whole.prompt_text or "")[: round(tokens * ratio)].rsplit(" ", 1)[0]
-    return whole.model_copy(update={"prompt_text": f"{head} {end.prompt_text}"})

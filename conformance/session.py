@@ -23,6 +23,7 @@ from conformance.judges import JUDGES, Judge
 from conformance.load import Loaded
 from conformance.permission import refusal
 from conformance.plan import Plan, PlanError, Scale, Unobservable, Vocabulary, make_plan, spec_digest
+from conformance.preflight import is_about_reuse
 from conformance.record import HistoryError, Recorder
 from conformance.report.terminal import facts_line
 from conformance.spec import Expect, Serve, Spec
@@ -339,9 +340,11 @@ class Session:
 
 
 def _ask_leave(spec: Spec, facts: Facts, allow: frozenset[str]) -> None:
-    """An endpoint may serve others: raise Unobservable for what it was not said to bear."""
+    """Raise Unobservable for what an endpoint was not said to bear, or what several caches leave open."""
     if facts.how == "endpoint" and (reason := refusal(spec, allow)):
         raise Unobservable(reason)
+    if facts.several_caches and is_about_reuse(spec.proves):
+        raise Unobservable(facts.several_caches)
 
 
 def _where(error: Exception) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import requests
 
-from conformance import launch, probe, wire
+from conformance import calibrate, launch, preflight, probe, wire
 from conformance.dialect import Action, Dialect, as_json, dialects, pick, read_stats
 from conformance.footprint import tree
 from conformance.history import Facts, Outcome, PlannedRequest
@@ -110,6 +110,7 @@ class Target:
         self.vocabulary = probe.vocabulary(self)
         self.facts = probe.declared(self, options.how)
         self.facts = probe.measured(self, self.facts)
+        self.facts = calibrate.granule(self, self.facts)
         self._pages.clear()
 
     @property
@@ -306,6 +307,8 @@ class Fleet:
             self._main = None
         if self._main is None:
             self._main = self._start(())
+            if self.options.how != "engine":
+                self._main.facts = preflight.checked(self._main)
         return self._main
 
     @contextmanager

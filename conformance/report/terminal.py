@@ -95,6 +95,8 @@ def facts_line(facts: Facts) -> str:
         f"sharing {facts.sharing}",
         f"grade {facts.grade}",
         _shows(facts),
+        f"SEVERAL CACHES: {facts.several_caches}" if facts.several_caches else "",
+        *(f"CONTRADICTS its dialect: {said}" for said in facts.contradictions),
     ]
     return " · ".join(part for part in parts if part)
 

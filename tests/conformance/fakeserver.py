@@ -41,6 +41,14 @@ class Behaviour:
     granule: int = 4
     cached: Literal["lawful", "null", "absent"] = "lawful"
     keeps: bool = True
+    replicas: int = 1
+    """Requests go to one cache after the other."""
+    late: float = 0.0
+    """Seconds after which a stored prompt can be found."""
+    min_prefix: int = 0
+    isolates: bool = True
+    """Whether a salt keeps prompts apart."""
+    keeps_replies: bool = False
     fault: Fault | None = None
     status: int = 500
     after: int = 2
@@ -57,10 +65,20 @@ class Behaviour:
     """GET route -> body, instead of the usual ones."""
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A stored prompt: whose it is, where, and since when."""
+
+    salt: str
+    tokens: list[Any]
+    replica: int
+    since: float
+
+
 @dataclass
 class State:
     behaviour: Behaviour
-    stored: list[tuple[str, list[Any]]] = field(default_factory=list)
+    stored: list[Entry] = field(default_factory=list)
     seen: list[Json] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     readings: int = 0
@@ -188,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _chunks(self, data: Json) -> Iterator[Json]:
         behaviour, tokens = self.state.behaviour, _tokens(data["prompt"])
-        cached = self._cached(data.get("cache_salt", ""), tokens)
+        cached = self._cached(data, tokens)
         if behaviour.hold is not None:
             behaviour.hold.wait(10)
         time.sleep(behaviour.first_delay)
@@ -200,13 +218,30 @@ class Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": len(tokens), "completion_tokens": data["max_tokens"]}
         yield {"choices": [], "usage": {**usage, "prompt_tokens_details": details[behaviour.cached]}}
 
-    def _cached(self, salt: str, tokens: list[Any]) -> int:
-        longest = max((_lcp(kept, tokens) for name, kept in self.state.stored if name == salt), default=0)
-        return min(longest, len(tokens) - 1) // self.state.behaviour.granule * self.state.behaviour.granule
+    def _cached(self, data: Json, tokens: list[Any]) -> int:
+        behaviour, now = self.state.behaviour, time.monotonic()
+        found = (
+            _lcp(entry.tokens, tokens)
+            for entry in self.state.stored
+            if entry.salt == self._salt(data) and entry.replica == self._replica(data) and entry.since <= now
+        )
+        cached = min(max(found, default=0), len(tokens) - 1) // behaviour.granule * behaviour.granule
+        return cached if cached >= behaviour.min_prefix else 0
 
     def _store(self, data: Json) -> None:
-        if self.state.behaviour.keeps:
-            self.state.stored.append((data.get("cache_salt", ""), _tokens(data["prompt"])))
+        behaviour, tokens = self.state.behaviour, _tokens(data["prompt"])
+        if behaviour.keeps:
+            reply = _reply(tokens, data["max_tokens"]) if behaviour.keeps_replies else []
+            since = time.monotonic() + behaviour.late
+            entry = Entry(self._salt(data), [*tokens, *reply], self._replica(data), since)
+            self.state.stored.append(entry)
+
+    def _salt(self, data: Json) -> str:
+        return data.get("cache_salt", "") if self.state.behaviour.isolates else ""
+
+    def _replica(self, data: Json) -> int:
+        order = next(i for i, seen in enumerate(self.state.seen) if seen is data)
+        return order % self.state.behaviour.replicas
 
 
 def _models() -> Json:
@@ -214,7 +249,7 @@ def _models() -> Json:
 
 
 def _stats(state: State) -> Json:
-    blocks = sum(len(tokens) for _, tokens in state.stored) // state.behaviour.granule
+    blocks = sum(len(entry.tokens) for entry in state.stored) // state.behaviour.granule
     return {"live": blocks, "running": state.running, "waiting": 0, "sequence": len(state.seen)}
 
 
@@ -235,7 +270,7 @@ def _lcp(left: list[Any], right: list[Any]) -> int:
 
 def _choice(tokens: list[Any], number: int, last: bool, data: Json, behaviour: Behaviour) -> Json:
     """Token `number` of the reply: a letter that depends on the whole prompt."""
-    token = 97 + (sum(map(hash_of, tokens)) + number) % 26
+    token = _reply(tokens, number + 1)[number]
     choice: Json = {"text": chr(token), "finish_reason": "length" if last else None}
     if behaviour.returns_ids:
         choice["token_ids"] = [token]
@@ -243,6 +278,11 @@ def _choice(tokens: list[Any], number: int, last: bool, data: Json, behaviour: B
         top = {chr(token): -0.25, "other": -2.25}
         choice["logprobs"] = {"tokens": [chr(token)], "token_logprobs": [-0.25], "top_logprobs": [top]}
     return choice
+
+
+def _reply(tokens: list[Any], count: int) -> list[int]:
+    first = sum(map(hash_of, tokens))
+    return [97 + (first + number) % 26 for number in range(count)]
 
 
 def hash_of(token: Any) -> int:

@@ -88,6 +88,14 @@ def test_an_unknown_target_shows_question_marks() -> None:
     assert "shows nothing; lacks cached tokens, ids in" in line
 
 
+def test_what_speaks_against_the_target_is_in_its_line() -> None:
+    line = facts_line(facts(several_caches="a router", contradictions=["granule 16 declared, 32 seen", "b"]))
+    assert line.endswith(
+        " · SEVERAL CACHES: a router · CONTRADICTS its dialect: granule 16 declared, 32 seen · "
+        "CONTRADICTS its dialect: b"
+    )
+
+
 ENTRIES = [
     Entry("adopt/warm-burst", "adopt/1", Status.PASS),
     Entry("adopt/warm-burst", "out/1", Status.FAIL, "3 of 8 equal"),

@@ -366,6 +366,25 @@ def test_clients_walk_away_from_an_endpoint_only_when_it_may_bear_that(
     assert ("--allow disconnect" in verdict.reason) == (status == "unobservable")
 
 
+@pytest.mark.parametrize(
+    ("proves", "several", "status"),
+    [
+        ("count/1", "a router", "unobservable"),
+        ("out/1", "a router", "pass"),
+        ("count/1", "", "pass"),
+    ],
+)
+def test_behind_several_caches_only_what_is_not_about_reuse_is_judged(
+    tmp_path: Path, start: Callable[..., Session], back: Back, proves: str, several: str, status: str
+) -> None:
+    back.facts = FACTS.model_copy(update={"several_caches": several})
+    session = start(judges=judged_by(lambda args, workload, asked: Verdict(Status.PASS, asked)))
+    text = CASE.replace("[count/1]", f"[{proves}]").replace("{of: eight}", f"{{of: eight, as: {proves}}}")
+    verdict = ruled(session, loaded(tmp_path, text))
+    assert verdict.status == status
+    assert verdict.reason == (several if status == "unobservable" else "")
+
+
 def test_an_interrupted_workload_is_no_whole_one_for_a_replay(
     tmp_path: Path, back: Back, start: Callable[..., Session]
 ) -> None:

@@ -398,3 +398,15 @@ def test_the_bundled_engine_is_what_its_dialect_says() -> None:
         assert len(target.process_ids()) == 1
     finally:
         fleet.close()
+
+
+@pytest.mark.parametrize(("replicas", "several"), [(1, False), (3, True)])
+def test_a_server_that_is_not_ours_is_looked_at_before_a_run(
+    replicas: int, several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conformance.preflight._PATIENCE", 0.0)
+    with fake_server(Behaviour(replicas=replicas)) as server:
+        fleet = open_target(options(how="endpoint", url=server.url))
+        facts = fleet.main().facts
+        fleet.close()
+    assert bool(facts.several_caches) == several

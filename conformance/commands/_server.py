@@ -1,0 +1,89 @@
+"""What the commands that look at a running server share: their options, and the server as a target.
+
+Knows how a user names a server and its secrets. Does not know what a command asks of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import urllib3
+
+from conformance.access import check_certificates, headers_of
+from conformance.dialect import DialectError
+from conformance.target import Target, TargetError, TargetOptions
+
+
+class Refused(Exception):
+    """Wrong usage, or no server to look at; `status` is the exit status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The URL, and how to get at what is behind it."""
+    parser.add_argument("url", metavar="URL", help="base URL, such as http://127.0.0.1:8000")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of lines")
+    parser.add_argument("--model", metavar="NAME", help="the model to ask for (default: the first it lists)")
+    parser.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="HEADER=VARIABLE",
+        help="send this header with what the environment variable holds; may be given several times",
+    )
+    parser.add_argument("--cacert", metavar="FILE", help="trust the certificates in FILE")
+    parser.add_argument("--insecure", action="store_true", help="do not check the certificate")
+    parser.add_argument(
+        "--request-timeout", type=_seconds, default=300.0, metavar="S", help="for one request (300)"
+    )
+
+
+def _seconds(given: str) -> float:
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{given}: expected seconds above 0")
+    return seconds
+
+
+@contextmanager
+def opened(args: argparse.Namespace, allow: frozenset[str] = frozenset()) -> Iterator[Target]:
+    """The probed server. Refused when it cannot be had; the key is that of CONFORMANCE_API_KEY."""
+    options = _options(args, allow)
+    if options.verify is False:
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    try:
+        target = Target(args.url, options)
+    except (TargetError, DialectError) as error:
+        raise Refused(str(error), 1) from None
+    try:
+        yield target
+    finally:
+        target.close()
+
+
+def _options(args: argparse.Namespace, allow: frozenset[str]) -> TargetOptions:
+    try:
+        if args.cacert:
+            check_certificates(args.cacert)
+        extra = headers_of(args.header, os.environ)
+    except ValueError as error:
+        raise Refused(str(error), 2) from None
+    return TargetOptions(
+        how="endpoint",
+        url=args.url,
+        timeout=args.request_timeout,
+        model=args.model,
+        allow=allow,
+        extra=extra,
+        verify=False if args.insecure else args.cacert or True,
+    )
