@@ -7,6 +7,7 @@ Knows that a module of `commands/` is a command. Does not know any of them, nor 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,7 +17,13 @@ from conformance.commands import modules
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 well, 1 something is wrong in a file, 2 wrong usage."""
     args = _parser().parse_args(argv)
-    status: int = args.run(args)
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `| head` has seen enough. What is left in the buffer must not be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return status
 
 

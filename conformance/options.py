@@ -11,11 +11,12 @@ import os
 import shlex
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
+
+from conformance.values import CHECKS, words_of
 
 if TYPE_CHECKING:
     from conformance.plan import Scale
@@ -124,11 +125,12 @@ def refuse_nonsense(config: pytest.Config) -> None:
         )
     if option(config, "insecure") and option(config, "cacert"):
         raise pytest.UsageError("--insecure and --cacert: either nothing is checked or that file is trusted")
-    for read in (_scale, _seconds, _engine_args, _allowed, _headers, _check_specs):
+    for read in (_scale, _seconds, _engine_args, _allowed, _headers):
         read(config)
-    for name, check in _CHECKS.items():
-        if value := option(config, name):
-            check(value)
+    for name, check in CHECKS.items():
+        for value in map(str, paths_of(config, name)) if name in _MANY else [option(config, name)]:
+            if value:
+                check(value)
 
 
 def _refuse_empty(config: pytest.Config) -> None:
@@ -140,80 +142,6 @@ def _refuse_empty(config: pytest.Config) -> None:
         for where, value in [*said, (_variable(name), os.environ.get(_variable(name)))]:
             if name not in _MAY_BE_EMPTY and value is not None and not value.strip():
                 raise pytest.UsageError(f"{where}: empty; expected {expected}")
-
-
-def _check_endpoint(url: str) -> None:
-    from conformance.wire import parse_address
-
-    try:
-        parse_address(url)
-    except ValueError as error:
-        raise pytest.UsageError(f"--endpoint: {error}") from None
-
-
-def _check_cacert(given: str) -> None:
-    from conformance.access import check_certificates
-
-    try:
-        check_certificates(given)
-    except ValueError as error:
-        raise pytest.UsageError(f"--cacert {error}") from None
-
-
-def _check_serve(command: str) -> None:
-    from conformance.launch import LaunchError, command_words
-
-    try:
-        command_words(command)
-    except LaunchError as error:
-        raise pytest.UsageError(f"--serve: {error}") from None
-
-
-def _check_expectations(given: str) -> None:
-    from conformance.known import load
-    from conformance.marks import SpecError
-
-    try:
-        load(Path(given))
-    except SpecError as error:
-        raise pytest.UsageError(f"--expectations: {error}") from None
-
-
-def _check_fault(name: str) -> None:
-    from conformance.faults import known
-
-    if name not in known():
-        raise pytest.UsageError(f"--fault {name}: expected one of {', '.join(known())}")
-
-
-def _check_written(name: str, given: str) -> None:
-    path = Path(given)
-    if path.is_dir():
-        raise pytest.UsageError(f"--{name} {given}: a directory; expected a file to write")
-    above = next(folder for folder in path.absolute().parents if folder.exists())
-    if not above.is_dir():
-        raise pytest.UsageError(f"--{name} {given}: {above} is no directory")
-
-
-def _check_specs(config: pytest.Config) -> None:
-    from conformance.load import spec_files
-
-    for folder in paths_of(config, "specs"):
-        if not folder.is_dir() or not spec_files(folder):
-            raise pytest.UsageError(f"--specs {folder}: expected a folder with specs (*.yaml)")
-
-
-def _check_min_judged(given: str) -> None:
-    from conformance.requirements import get
-
-    words = words_of(given)
-    try:
-        for word in words:
-            get(word)
-    except KeyError as error:
-        raise pytest.UsageError(f"--min-judged: {error.args[0]}") from None
-    if not words:
-        raise pytest.UsageError(f"--min-judged {given!r}: expected ids such as adopt/1,out/1")
 
 
 def _refuse_beside_faults(config: pytest.Config, targets: list[str]) -> None:
@@ -334,10 +262,6 @@ def _headers(config: pytest.Config) -> dict[str, str]:
         raise pytest.UsageError(f"--header {error}") from None
 
 
-def words_of(given: str) -> list[str]:
-    return [word.strip() for word in given.split(",") if word.strip()]
-
-
 def _seconds(config: pytest.Config) -> float:
     given = option(config, "request-timeout") or "300"
     try:
@@ -402,15 +326,3 @@ def _points_at_specs(config: pytest.Config, arg: str) -> bool:
 
 def _is_spec_folder(path: Path) -> bool:
     return any((folder / "spec.schema.json").exists() for folder in (path, *path.parents))
-
-
-_CHECKS: dict[str, Callable[[str], None]] = {
-    "cacert": _check_cacert,
-    "endpoint": _check_endpoint,
-    "serve": _check_serve,
-    "expectations": _check_expectations,
-    "fault": _check_fault,
-    **{name: partial(_check_written, name) for name in ("history", "report-json", "report-html")},
-    "min-judged": _check_min_judged,
-}
-"""What can be found wrong with a value before anything is collected."""

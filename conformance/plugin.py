@@ -31,9 +31,9 @@ from conformance.options import (
     refuse_nonsense,
     stranger_lines,
     target_of,
-    words_of,
 )
 from conformance.report.progress import Announcer
+from conformance.values import words_of
 
 if TYPE_CHECKING:
     from conformance.archive import Archive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,3 +140,13 @@ def test_it_runs_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         runpy.run_path(str(command.__file__), run_name="__main__")
     assert ended.value.code == 0
     assert "count/1 MUST" in capsys.readouterr().out
+
+
+def test_a_reader_that_stops_reading_gets_no_traceback() -> None:
+    explain = [sys.executable, "-m", "conformance", "schema"]
+    with subprocess.Popen(explain, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+        assert (process.wait(timeout=60), said) == (0, b"")
