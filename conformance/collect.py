@@ -183,9 +183,8 @@ class SpecItem(pytest.Function):
 
     @property
     def _plain_id(self) -> str:
-        """The node id in a run with one target, such as the replay of one history."""
-        file, _, _ = self.nodeid.partition("::")
-        return f"{file}::{item_name(self.expect.id, self.rung, '')}"
+        """What to type for this item in a run with one target, such as the replay of one history."""
+        return f"{display(self.path)}::{item_name(self.expect.id, self.rung, '')}"
 
     def _evidence(self, verdict: Verdict) -> dict[str, Any]:
         """What a report of this item says beyond its properties; plain values, which survive xdist."""
