@@ -75,6 +75,7 @@ _MANY = ("replay", "specs")
 _FLAGS = {
     "should": "a failed SHOULD fails the item on any target, not only on the bundled engine",
     "allow-inconclusive": "skip what is inconclusive instead of failing it",
+    "dry-run": "send nothing but GETs: say what each case would send, and what could not be judged",
     "insecure": "do not check the certificate of an https endpoint",
 }
 
@@ -123,6 +124,8 @@ def refuse_nonsense(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--dist {dist}: a workload stays on one worker, as with plain -n; leave it out"
         )
+    if option(config, "dry-run"):
+        _refuse_beside_dry_run(config)
     if option(config, "insecure") and option(config, "cacert"):
         raise pytest.UsageError("--insecure and --cacert: either nothing is checked or that file is trusted")
     for read in (_scale, _seconds, _engine_args, _allowed, _headers):
@@ -142,6 +145,12 @@ def _refuse_empty(config: pytest.Config) -> None:
         for where, value in [*said, (_variable(name), os.environ.get(_variable(name)))]:
             if name not in _MAY_BE_EMPTY and value is not None and not value.strip():
                 raise pytest.UsageError(f"{where}: empty; expected {expected}")
+
+
+def _refuse_beside_dry_run(config: pytest.Config) -> None:
+    others = [name for name in ("replay", "faults", "fault") if option(config, name)]
+    if others or is_spread(config):
+        raise pytest.UsageError(f"--dry-run runs nothing: drop {f'--{others[0]}' if others else '-n'}")
 
 
 def _refuse_beside_faults(config: pytest.Config, targets: list[str]) -> None:
@@ -219,6 +228,7 @@ def target_of(config: pytest.Config, progress: Callable[[str], None]) -> TargetO
         progress=progress,
         model=option(config, "model"),
         extra=_headers(config),
+        dry=bool(option(config, "dry-run")),
         verify=False if option(config, "insecure") else option(config, "cacert") or True,
     )
 

@@ -161,6 +161,21 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     return [f"conformance: {line}" for line in lines]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """With --dry-run every case is rehearsed, and nothing else happens."""
+    runs = session.config.stash.get(_SESSIONS, None)
+    if runs is None or session.config.option.collectonly or not option(session.config, "dry-run"):
+        return None
+    from conformance.dryrun import rehearsed
+
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    for line in rehearsed(next(iter(runs.values())), session.items):
+        if reporter is not None:
+            reporter.write_line(line)
+    return True
+
+
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> str | None:
     specs = {item.path for item in items if hasattr(item, "loaded")}
     return f"conformance: {len(specs)} spec files" if specs else None
@@ -186,7 +201,7 @@ class Reporter:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A run that judged less than it should have is not green."""
-        if self._config.option.collectonly:
+        if self._config.option.collectonly or option(self._config, "dry-run"):
             return
         self._missing = self._not_judged()
         if self._missing and session.exitstatus == pytest.ExitCode.OK:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 How = Literal["engine", "serve", "endpoint"]
 _FEWEST_IDS = 64
+_SUPPOSED_IDS = 4096
 
 
 class TargetError(Exception):
@@ -126,6 +127,26 @@ def plain_ids(target: Target) -> list[int]:
         return sorted({*letters, *target.encode(Words(4.0).text(2000, 1))})
     except ValueError:
         return []
+
+
+def supposed(target: Target, facts: Facts) -> tuple[Ids | Words, Facts]:
+    """Abilities as the dialect would have them, for a look that sends nothing but GET."""
+    ask, answer = target.dialect.ask, target.dialect.answer
+    takes_ids = ask.ids and target.dialect.tokenize is not None
+    update = {
+        "takes_ids": takes_ids,
+        "returns_ids": answer.ids is not None,
+        "has_logprobs": bool(ask.logprobs),
+        "reports_cached": bool(answer.cached),
+        "has_reset": target.dialect.reset is not None and target.options.may("reset"),
+    }
+    target.facts = facts.model_copy(update=update)
+    found = target.facts.model_copy(update={"has_stats": bool(target.sample())})
+    return (Ids(range(_SUPPOSED_IDS), _supposed_ids) if takes_ids else Words(4.0)), found
+
+
+def _supposed_ids(text: str) -> list[int]:
+    return [ord(letter) % _SUPPOSED_IDS for letter in text[:: round(Words(4.0).per_token)]]
 
 
 def measured(target: Target, facts: Facts) -> Facts:

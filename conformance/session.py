@@ -25,6 +25,7 @@ from conformance.permission import refusal
 from conformance.plan import Plan, PlanError, Scale, Unobservable, Vocabulary, make_plan, spec_digest
 from conformance.preflight import is_about_reuse
 from conformance.record import HistoryError, Recorder
+from conformance.rehearse import Load, Part, imagined, lines_of, load_of
 from conformance.report.terminal import facts_line
 from conformance.spec import Expect, Serve, Spec
 from conformance.verdict import Status, Verdict
@@ -72,12 +73,15 @@ class TargetLike(Protocol):
     def facts(self) -> Facts: ...
     @property
     def vocabulary(self) -> Vocabulary: ...
+    def sample(self) -> dict[str, float]: ...
+    def has_cold(self) -> bool: ...
 
 
 class FleetLike(Protocol):
     """Where targets come from. `for_serve` raises Unobservable or an error that says why there is none."""
 
     def for_serve(self, serve: Serve) -> AbstractContextManager[TargetLike]: ...
+    def per_token(self) -> float: ...
     def close(self) -> None: ...
 
 
@@ -125,6 +129,11 @@ class Session:
         self._recorder: Recorder | None = None
         self._fleet: FleetLike | None = None
         self.facts: Facts | None = None
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What is raised when there is no server to talk to."""
+        return self._back.errors
 
     def verdict(self, loaded: Loaded, rung: str, expect: Expect, snapshot: Any = None) -> Verdict:
         """What the judge says about one expectation; never raises for anything but an interrupt.
@@ -207,6 +216,37 @@ class Session:
         if verdict.status is not Status.ERROR or not workload.trouble or workload.trouble == verdict.reason:
             return verdict
         return replace(verdict, notes=(*verdict.notes, workload.trouble))
+
+    def rehearse(self, loaded: Loaded, rung: str) -> tuple[Load, list[str]]:
+        """What a workload would send, and lines that say so and what could not be judged. Nothing is sent.
+
+        Raises what the backend raises when there is no server to ask for its facts.
+        """
+        spec, title = loaded.spec, f"{loaded.spec.id}[{rung}]" if rung else loaded.spec.id
+        parts = [self._part(loaded, rung, arm, serve) for arm, serve in self._arms(spec)]
+        per_token = self._open_fleet().per_token()
+        load = sum((load_of(part, per_token) for part in parts), Load())
+        reasons = [part.reason for part in parts]
+        if any(reasons):
+            return Load(), list(lines_of(title, load, reasons, ()))
+        workload = imagined(spec.id, rung, parts, per_token)
+        verdicts = [(e, self._asked(self._judges[e.judge], e, workload)) for e in spec.expect]
+        return load, list(lines_of(title, load, reasons, verdicts))
+
+    def _part(self, loaded: Loaded, rung: str, arm: str, serve: Serve) -> Part:
+        try:
+            with self._open_fleet().for_serve(serve) as target:
+                self.facts = self.facts or target.facts
+                part = Part(arm, target.facts, sample=target.sample(), has_cold=target.has_cold())
+                _ask_leave(loaded.spec, target.facts, self.options.allow)
+                part.plan = self._plan(loaded.spec, rung, target, arm)
+                return part
+        except Unobservable as reason:
+            assert self.facts is not None
+            return Part(arm, self.facts, reason=str(reason))
+        except PlanError as error:
+            assert self.facts is not None
+            return Part(arm, self.facts, reason=f"{error} ({loaded.path.name})")
 
     def close(self) -> None:
         """End every process of the run and the history. Safe to call twice."""

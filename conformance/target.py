@@ -59,6 +59,8 @@ class TargetOptions:
     """More headers for every request; they may be secrets."""
     verify: bool | str = True
     """Whether a certificate is checked, or the file of those to trust."""
+    dry: bool = False
+    """Whether nothing but GET may be sent: abilities are then supposed instead of probed."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -107,10 +109,13 @@ class Target:
         self.listed = self._listed()
         self.model = options.model or self.dialect.ask.model or self.listed
         self.vocabulary = Words(4.0)
-        self.vocabulary = probe.vocabulary(self)
         self.facts = probe.declared(self, options.how)
-        self.facts = probe.measured(self, self.facts)
-        self.facts = calibrate.granule(self, self.facts)
+        if options.dry:
+            self.vocabulary, self.facts = probe.supposed(self, self.facts)
+        else:
+            self.vocabulary = probe.vocabulary(self)
+            self.facts = probe.measured(self, self.facts)
+            self.facts = calibrate.granule(self, self.facts)
         self._pages.clear()
 
     @property
@@ -282,6 +287,12 @@ class Target:
         ask = self.dialect.ask
         return nullcontext(self if ask.salt or ask.cold else None)
 
+    def has_cold(self) -> bool:
+        """Whether there is a way to compute a request alone and cold; starts nothing."""
+        ask = self.dialect.ask
+        ours = self.child is not None and self.dialect.cold_profile is not None
+        return bool(ask.salt or ask.cold or ours)
+
     def process_ids(self) -> list[int]:
         """The server's process tree; empty for a server that was not started here."""
         return tree(self.child.pid) if self.child is not None else []
@@ -307,7 +318,7 @@ class Fleet:
             self._main = None
         if self._main is None:
             self._main = self._start(())
-            if self.options.how != "engine":
+            if self.options.how != "engine" and not self.options.dry:
                 self._main.facts = preflight.checked(self._main)
         return self._main
 
@@ -317,11 +328,20 @@ class Fleet:
         if serve.profile == "default" and not serve.fresh:
             yield self.main()
             return
-        target = self._start(self._flags(serve.profile))
+        flags = self._flags(serve.profile)
+        if self.options.dry:
+            yield self.main()
+            return
+        target = self._start(flags)
         try:
             yield target
         finally:
             target.close()
+
+    def per_token(self) -> float:
+        """Characters that a token stands for, where prompts go as text."""
+        words = self.main().vocabulary
+        return words.per_token if isinstance(words, Words) else 1.0
 
     def _cold_server(self) -> AbstractContextManager[Target | None]:
         """One more server, for the session, on which nothing is reused."""

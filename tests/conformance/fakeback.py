@@ -55,6 +55,12 @@ class Target:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
 
+    def sample(self) -> dict[str, float]:
+        return {"live": 1.0} if self.facts.has_stats else {}
+
+    def has_cold(self) -> bool:
+        return self.facts.has_salt
+
 
 class Back:
     """Servers that answer at once; `events` says what was asked of it, in order."""
@@ -82,6 +88,9 @@ class Back:
         self.events.append(f"serve {serve.profile}")
         yield Target(self.facts)
         self.events.append(f"end {serve.profile}")
+
+    def per_token(self) -> float:
+        return 1.0
 
     def close(self) -> None:
         self.events.append("close")

@@ -64,6 +64,8 @@ def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
         (["--request-timeout", "-1"], "--request-timeout -1: a number of seconds above 0"),
         (["--engine-args", "'"], '--engine-args "\'": No closing quotation'),
         (["--allow", "anything"], "--allow anything: expected some of churn, disconnect, reset"),
+        (["--dry-run", "--replay", "h.jsonl"], "--dry-run runs nothing: drop --replay"),
+        (["--dry-run", "-n2"], "--dry-run runs nothing: drop -n"),
         (["--model", "m"], "--model is for a server of yours: say --endpoint URL or --serve CMD too"),
         (["--insecure"], "--insecure is for a server of yours"),
         (["--endpoint", "http://x", "--header", "X-A"], "--header X-A: expected HEADER=VARIABLE"),
