@@ -78,7 +78,12 @@ class Archive:
 
     def workload(self, key: Key) -> Workload:
         """The recorded facts about a (spec id, rung). Raises KeyError for one that the file does not hold."""
-        place = self.places[key]
+        try:
+            return self._read(key, self.places[key])
+        except OSError as error:
+            raise HistoryError(f"{self.path}: cannot be read any more: {error}") from None
+
+    def _read(self, key: Key, place: Place) -> Workload:
         seen = Recording(header=place.header, prompts=self._prompts, facts=dict(place.shared))
         with self.path.open("rb") as self._prompts.file:
             self._prompts.file.seek(place.offset)

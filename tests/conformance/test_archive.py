@@ -127,6 +127,13 @@ def test_a_damaged_event_spoils_its_workload_alone(tmp_path: Path) -> None:
     assert len(archive.workload(("area/c1", "")).outcomes) == REQUESTS
 
 
+def test_a_file_that_vanished_is_named(tmp_path: Path) -> None:
+    archive = Archive(write_history(tmp_path / "h.jsonl", 1, prompt=5))
+    archive.path.unlink()
+    with pytest.raises(HistoryError, match=r"h.jsonl: cannot be read any more: .*No such file"):
+        archive.workload(("area/c0", ""))
+
+
 def named(folder: Path, name: str, area: str, facts: Facts | None) -> Archive:
     return Archive(write_history(folder / name, 1, prompt=5, facts=facts, area=area))
 
