@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ class Archive:
         self.path = path
         self.places: dict[Key, Place] = {}
         self.facts: Facts | None = None
-        """Of the first workload's main arm: who the target is."""
+        """Those of most workloads' main arms: who the target is, in the profile that most cases ran in."""
         self.notes: list[str] = []
         """What a reader should be told: where the file breaks off."""
         self._prompts = Prompts({})
@@ -105,7 +106,7 @@ class Archive:
             raise HistoryError(f"{self.path}: cannot be read as a history: {error}") from None
         if not seen.header:
             raise HistoryError(f"{self.path}: empty, expected a history")
-        self.facts = next((w.facts["main"] for w in seen.workloads.values() if "main" in w.facts), None)
+        self.facts = _usual([w.facts["main"] for w in seen.workloads.values() if "main" in w.facts])
         self._note_cuts(seen, number if line and not line.endswith(b"\n") else 0)
 
     def _index(self, seen: Recording, number: int, line: bytes) -> None:
@@ -132,6 +133,12 @@ class Archive:
         where = [f"{self.path}: ends inside {', '.join(cut)}"] if cut else []
         where += [f"{self.path}:{cut_line}: the last line is cut off"] if cut_line else []
         self.notes = [f"{said}; judged as far as it goes" for said in where]
+
+
+def _usual(facts: Sequence[Facts]) -> Facts | None:
+    """The one that is there most often; the first of several."""
+    counts = Counter(one.model_dump_json() for one in facts)
+    return Facts.model_validate_json(counts.most_common(1)[0][0]) if counts else None
 
 
 def _text(path: Path, number: int, line: bytes) -> str:

@@ -127,6 +127,17 @@ def test_a_damaged_event_spoils_its_workload_alone(tmp_path: Path) -> None:
     assert len(archive.workload(("area/c1", "")).outcomes) == REQUESTS
 
 
+def test_the_target_is_the_one_that_most_cases_met(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "h.jsonl")
+    recorder.header()
+    for name, sharing in (("a", "one_shot"), ("b", "all"), ("c", "all")):
+        recorder.begin(f"area/{name}", None, "d")
+        recorder.facts("main", facts(sharing=sharing))
+        recorder.end()
+    recorder.close()
+    assert Archive(tmp_path / "h.jsonl").facts == facts(sharing="all")
+
+
 def test_a_file_that_vanished_is_named(tmp_path: Path) -> None:
     archive = Archive(write_history(tmp_path / "h.jsonl", 1, prompt=5))
     archive.path.unlink()
