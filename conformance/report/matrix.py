@@ -38,8 +38,8 @@ class Column:
 
 
 def columns_of(entries: Sequence[Entry], about: Mapping[str, str]) -> list[Column]:
-    """Columns from entries that name their target in `on`; `about` holds the line for each."""
-    labels = dict.fromkeys(entry.on for entry in entries)
+    """Columns from entries that name their target in `on`, by name; `about` holds the line for each."""
+    labels = sorted({entry.on for entry in entries})  # workers report in any order
     return [Column(on, about.get(on, ""), [e for e in entries if e.on == on]) for on in labels]
 
 

@@ -22,8 +22,8 @@ ENTRIES = [
 ]
 
 
-def test_columns_are_the_targets_in_the_order_they_came() -> None:
-    found = columns_of(ENTRIES, {"two": "the second"})
+def test_columns_are_the_targets_by_name() -> None:
+    found = columns_of(ENTRIES[::-1], {"two": "the second"})
     assert [(c.label, c.about, len(c.entries)) for c in found] == [("one", "", 3), ("two", "the second", 2)]
 
 
