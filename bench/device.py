@@ -47,7 +47,7 @@ from bench.inprocess import (
 from engine.config import ConfigError, EngineConfig
 from engine.memory import CACHE_LIMIT
 from engine.model import CanonicalModel
-from engine.probe import BASES, SPAN, decode_as_prefill, key_padding, promise, routes, startup_promise
+from engine.probe import BASES, SPAN, at_start, decode_as_prefill, key_padding, promise, routes
 
 SOLOS = 3
 """Requests of a burst that are asked again alone, on a cold cache."""
@@ -138,7 +138,7 @@ class Lab:
         resting = [*found, generated] if kind == "fast" else found
         return {
             "promise": asdict(promise(resting, kind)),
-            "startup_promise": asdict(startup_promise(model, kind)),
+            "startup_promise": asdict(at_start(model, kind).promise),
             "findings": [_finding(finding) for finding in (*found, generated, padded)],
         }
 

@@ -143,16 +143,7 @@ class SpecItem(pytest.Function):
         item.extra_keyword_matches |= {expect.requirement, expect.judge, loaded.spec.id}
         if loaded.spec.quick:
             item.add_marker(pytest.mark.quick)
-        if parent.config.pluginmanager.has_plugin("xdist"):
-            item.add_marker(pytest.mark.xdist_group(item.group))
         return item
-
-    @property
-    def group(self) -> str:
-        """Items that xdist must keep together: one workload, or everything where all share one server."""
-        if self.config.stash[SESSION].options.how == "endpoint":
-            return "endpoint"
-        return f"{self.loaded.spec.id}[{self.rung}]" if self.rung else self.loaded.spec.id
 
     def judge(self, snapshot: Any = None) -> None:
         """Run the workload if nobody did yet, ask the judge, conclude. `snapshot` is for goldens."""

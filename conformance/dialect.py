@@ -23,9 +23,14 @@ FOLDER = Path(__file__).parent / "dialects"
 
 Gauge = Literal[
     "live", "referenced", "cached_idle", "free", "total", "peak_live", "running", "waiting", "sequence",
-    "bytes_in_use", "hits_tokens", "computed_tokens", "evictions",
+    "bytes_in_use", "hits_tokens", "computed_tokens", "evictions", "preemptions",
+    "missed_cold", "missed_no_full_block", "missed_below_granule", "missed_sharing_off",
+    "missed_prompt_logprobs",
 ]  # fmt: skip
-"""The harness's own names for what a server counts."""
+"""The harness's own names for what a server counts; those from hits_tokens on only ever rise.
+
+missed_*: requests that adopted nothing, by the server's own reason (count/5).
+"""
 BLOCK_GAUGES = frozenset({"live", "referenced", "cached_idle", "free", "total", "peak_live"})
 GAUGES = frozenset(get_args(Gauge))
 

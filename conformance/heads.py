@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from conformance.history import PlannedRequest
 from conformance.probe import trial
+from conformance.vocabulary import Letters
 
 if TYPE_CHECKING:
     from conformance.target import Target
@@ -76,6 +77,9 @@ def head_of(target: Target, whole: PlannedRequest, stored: int, tokens: int) -> 
     if whole.prompt_ids is not None and end.prompt_ids is not None:
         return whole.model_copy(update={"prompt_ids": whole.prompt_ids[:tokens] + end.prompt_ids})
     text = whole.prompt_text or ""
+    if isinstance(target.vocabulary, Letters):
+        # Every letter is a token: cut at words, all heads would be multiples of a word.
+        return whole.model_copy(update={"prompt_text": f"{text[:tokens]}{end.prompt_text}"})
     head = text[: round(tokens * len(text) / stored)].rsplit(" ", 1)[0]
     return whole.model_copy(update={"prompt_text": f"{head} {end.prompt_text}"})
 

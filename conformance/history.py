@@ -65,6 +65,8 @@ class Facts(Record):
     claims: dict[str, NotClaimed] = {}
     """Requirement id -> why the target does not claim it."""
     machine: dict[str, str] = {}
+    needs: dict[str, str] = {}
+    """Fact -> what the server must be started with so that it shows."""
     several_caches: str = ""
     """Why what is cached cannot be judged here: more than one cache seems to answer. Empty: none seen."""
     contradictions: list[str] = []
@@ -131,7 +133,7 @@ class Sample(Record):
     """One reading of the target's statistics, in the harness's own names; absent values are left out.
 
     Names: live, referenced, cached_idle, free, total, peak_live, running, waiting, sequence,
-    bytes_in_use, hits_tokens, computed_tokens, evictions.
+    bytes_in_use, hits_tokens, computed_tokens, evictions, preemptions, missed_* (`dialect.py` has the list).
     """
 
     at: float

@@ -314,8 +314,7 @@ def _fault_session(config: pytest.Config, fault: str | None, flags: tuple[str, .
     target, options = target_of(config, _announcer(config).progress), options_of(config)
     target = replace(target, fault=fault, engine_args=(*target.engine_args, *flags))
     history = options.history.with_stem(f"{options.history.stem}-{label}")
-    backend = Backend(target, _announcer(config).progress)
-    return Session(replace(options, history=history), backend)
+    return Session(replace(options, history=history), Backend(target))
 
 
 def _sessions(config: pytest.Config) -> dict[str, Session]:
@@ -337,7 +336,7 @@ def _session(config: pytest.Config, options: Options, archives: list[Archive]) -
     from conformance.session import Session
 
     announcer = _announcer(config)
-    backend = Backend(target_of(config, announcer.progress), announcer.progress)
+    backend = Backend(target_of(config, announcer.progress))
     notes = [note for archive in archives for note in archive.notes]
     config.stash.setdefault(_NOTES, []).extend(notes)
     return Session(

@@ -67,6 +67,7 @@ def declared(target: Target, how: How) -> Facts:
             how=how,
             has_salt=dialect.ask.salt is not None,
             claims=dialect.claims,
+            needs=dialect.needs,
             machine=_machine(),
             **said,
         )

@@ -62,7 +62,7 @@ def load_of(part: Part, per_token: float) -> Load:
     requests = [request for step in plan.steps for request in step.requests] + solos
     known = sum((_load(request, per_token) for request in requests), Load())
     drafts = sum(len(getattr(step, "drafts", ())) for step in plan.steps)
-    return known + Load(open=drafts) + sum((_talk(step) for step in plan.steps), Load())
+    return known + Load(open=drafts) + sum((_talk(step, per_token) for step in plan.steps), Load())
 
 
 def _load(request: PlannedRequest, per_token: float) -> Load:
@@ -70,17 +70,20 @@ def _load(request: PlannedRequest, per_token: float) -> Load:
 
 
 def _length(request: PlannedRequest, per_token: float) -> int:
-    if request.prompt_ids is not None:
-        return len(request.prompt_ids)
-    return round(len(request.prompt_text or "") / per_token)
+    prompt = request.prompt_text if request.prompt_ids is None else request.prompt_ids
+    return _tokens(prompt or "", per_token)
 
 
-def _talk(step: object) -> Load:
+def _tokens(prompt: Sequence[int] | str, per_token: float) -> int:
+    return round(len(prompt) / per_token) if isinstance(prompt, str) else len(prompt)
+
+
+def _talk(step: object, per_token: float) -> Load:
     turns = getattr(step, "turns", None)
     if turns is None:
         return Load()
     count = len(turns.each)
-    return Load(count, count * len(turns.opening), count * turns.max_tokens, count)
+    return Load(count, count * _tokens(turns.opening, per_token), count * turns.max_tokens, count)
 
 
 def imagined(spec_id: str, rung: str, parts: Sequence[Part], per_token: float) -> Workload:

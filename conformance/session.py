@@ -234,18 +234,19 @@ class Session:
         return load, list(lines_of(title, load, reasons, verdicts))
 
     def _part(self, loaded: Loaded, rung: str, arm: str, serve: Serve) -> Part:
+        fleet = self._open_fleet()
+        if self.facts is None:
+            with fleet.for_serve(Serve()) as main:
+                self.facts = main.facts
         try:
-            with self._open_fleet().for_serve(serve) as target:
-                self.facts = self.facts or target.facts
+            with fleet.for_serve(serve) as target:
                 part = Part(arm, target.facts, sample=target.sample(), has_cold=target.has_cold())
                 _ask_leave(loaded.spec, target.facts, self.options.allow)
                 part.plan = self._plan(loaded.spec, rung, target, arm)
                 return part
         except Unobservable as reason:
-            assert self.facts is not None
             return Part(arm, self.facts, reason=str(reason))
         except PlanError as error:
-            assert self.facts is not None
             return Part(arm, self.facts, reason=f"{error} ({loaded.path.name})")
 
     def close(self) -> None:

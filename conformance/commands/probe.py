@@ -42,22 +42,22 @@ def run(args: argparse.Namespace) -> int:
 
 def lines_of(facts: Facts, dialect: Dialect) -> list[str]:
     """The line that a run prints, every fact that is known, then what is missing and what it would take."""
-    plain = facts.model_dump(exclude={"claims", "machine", "contradictions"}, exclude_none=True)
+    plain = facts.model_dump(exclude={"claims", "machine", "contradictions", "needs"}, exclude_none=True)
     shown = {name: value for name, value in plain.items() if value not in ("", [], {})}
     width = max(map(len, shown))
     return [
         facts_line(facts),
         *(f"  {name:<{width}}  {_word(value)}" for name, value in shown.items()),
-        *(f"not reported: {name}; it takes {need}" for name, need in lacking(facts, dialect).items()),
+        *(f"not there: {name}; it takes {need}" for name, need in lacking(facts).items()),
         *(f"not claimed: {name}, {claim.reason} ({claim.link})" for name, claim in facts.claims.items()),
         *(f"note: {note}" for note in dialect.notes),
         *(f"CONTRADICTION: {said}" for said in facts.contradictions),
     ]
 
 
-def lacking(facts: Facts, dialect: Dialect) -> dict[str, str]:
+def lacking(facts: Facts) -> dict[str, str]:
     """Facts that are not there, of those for which the dialect knows what would bring them."""
-    return {name: need for name, need in dialect.needs.items() if not getattr(facts, name)}
+    return {name: need for name, need in facts.needs.items() if not getattr(facts, name)}
 
 
 def _word(value: object) -> str:

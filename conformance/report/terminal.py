@@ -106,18 +106,26 @@ def _units(facts: Facts) -> str:
     return " ".join(f"{name} {'?' if value is None else value}" for name, value in known.items())
 
 
+_SHOWN = {
+    "cached tokens": "reports_cached",
+    "ids in": "takes_ids",
+    "ids out": "returns_ids",
+    "logprobs": "has_logprobs",
+    "salt": "has_salt",
+    "reset": "has_reset",
+    "statistics": "has_stats",
+}
+"""What a client may see, and the fact that says so."""
+
+
 def _shows(facts: Facts) -> str:
-    shown = {
-        "cached tokens": facts.reports_cached,
-        "ids in": facts.takes_ids,
-        "ids out": facts.returns_ids,
-        "logprobs": facts.has_logprobs,
-        "salt": facts.has_salt,
-        "reset": facts.has_reset,
-        "statistics": facts.has_stats,
-    }
-    lacking = [word for word, has in shown.items() if not has]
-    return "shows " + (", ".join(w for w, has in shown.items() if has) or "nothing") + _without(lacking)
+    has = [word for word, fact in _SHOWN.items() if getattr(facts, fact)]
+    lacking = [_lack(word, facts.needs.get(fact)) for word, fact in _SHOWN.items() if word not in has]
+    return "shows " + (", ".join(has) or "nothing") + _without(lacking)
+
+
+def _lack(word: str, need: str | None) -> str:
+    return f"{word} (takes {need})" if need else word
 
 
 def _without(lacking: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from conformance import calibrate, preflight
 from conformance.dialect import Dialect
 from conformance.heads import Look, contradicted, head_of, is_exact, look
 from conformance.probe import trial
+from conformance.vocabulary import Letters
 from tests.conformance.fakeserver import Behaviour
 from tests.conformance.targets import TEXT, fake_target
 
@@ -45,6 +46,18 @@ def test_a_head_of_text_ends_with_a_whole_word() -> None:
         head = head_of(target, whole, 100, 50).prompt_text or ""
     words = (whole.prompt_text or "").split()
     assert head.split()[:45] == words[:45]
+
+
+@pytest.mark.parametrize("granule", [1, 4, 16])
+def test_where_letters_are_tokens_heads_are_cut_at_letters(
+    granule: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut at words of 16 letters and a space, every count would be a multiple of 17."""
+    monkeypatch.setattr("tests.conformance.fakeserver._tokens", list)
+    known = Dialect.model_validate(TEXT | {"facts": {"granule": granule}})
+    with fake_target(Behaviour(granule=granule), known) as (target, _):
+        assert isinstance(target.vocabulary, Letters)
+        assert look(target, 560, preflight.HEADS, seed=1).step == granule
 
 
 def test_a_request_that_fails_reports_nothing() -> None:

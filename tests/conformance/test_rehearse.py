@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,11 @@ import pytest
 
 from conformance.history import Facts, NotClaimed
 from conformance.load import Loaded, load
+from conformance.plan import Unobservable
 from conformance.rehearse import Load
 from conformance.session import Options, Session
-from tests.conformance.fakeback import CASE, FACTS, Back
+from conformance.spec import Serve
+from tests.conformance.fakeback import CASE, FACTS, Back, Target
 
 SEEN = FACTS.model_copy(update={"reports_cached": True, "returns_ids": True, "has_logprobs": True})
 
@@ -76,9 +81,43 @@ def test_a_case_that_an_endpoint_must_not_bear_sends_nothing(
     assert ("cannot run: its clients walk away" in lines[0]) != runs
 
 
-def test_a_length_that_cannot_be_is_said_with_its_file(tmp_path: Path) -> None:
-    _, lines = rehearsed(tmp_path, text=CASE.replace("tokens: 4B", "tokens: 4C"))
-    assert lines[0].startswith("area/case: cannot run: ")
+@pytest.mark.parametrize(
+    ("length", "reason"),
+    [
+        ("4C", "the length '4C' needs it"),
+        ("1B-8", r"at least 1 .*case\.yaml\)"),
+    ],
+)
+def test_a_length_that_cannot_be_is_said(tmp_path: Path, length: str, reason: str) -> None:
+    _, lines = rehearsed(tmp_path, text=CASE.replace("tokens: 4B", f"tokens: {length}"))
+    assert re.match(f"area/case: cannot run: .* {reason}", lines[0])
+
+
+def test_a_server_that_the_case_cannot_have_is_said(tmp_path: Path) -> None:
+    class Attached(Back):
+        """Has no server but the one that runs."""
+
+        @contextmanager
+        def for_serve(self, serve: Serve) -> Iterator[Target]:
+            if serve.profile != "default":
+                raise Unobservable("needs a server of its own")
+            with super().for_serve(serve) as target:
+                yield target
+
+    text = CASE.replace("arms:\n  cold: {serve: {profile: cold}}", "serve: {profile: cold}")
+    load, lines = rehearsed(tmp_path, text=text, back=Attached())
+    assert (load, lines) == (Load(), ["area/case: cannot run: needs a server of its own"])
+
+
+def test_gauges_and_memory_count_as_seen_where_the_target_has_them(tmp_path: Path) -> None:
+    text = CASE.replace("  - mark: after", "  - mark: after\n  - mark: later").replace(
+        "counted: {of: eight}", "released: {before: after, after: later}"
+    )
+    text = text.replace("[count/1]", "[life/1]")
+    _, blind = rehearsed(tmp_path, text=text)
+    _, seeing = rehearsed(tmp_path, SEEN.model_copy(update={"has_stats": True}), text)
+    assert blind[1].startswith("    released (life/1) unobservable: no statistics")
+    assert not [line for line in seeing if "no statistics" in line]
 
 
 def test_conversations_grow_by_replies(tmp_path: Path) -> None:

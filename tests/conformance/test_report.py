@@ -88,6 +88,11 @@ def test_an_unknown_target_shows_question_marks() -> None:
     assert "shows nothing; lacks cached tokens, ids in" in line
 
 
+def test_what_is_lacking_is_shown_with_what_it_takes() -> None:
+    line = facts_line(facts(has_reset=False, needs={"has_reset": "--dev", "has_stats": "--metrics"}))
+    assert line.endswith("salt, statistics; lacks reset (takes --dev)")
+
+
 def test_what_speaks_against_the_target_is_in_its_line() -> None:
     line = facts_line(facts(several_caches="a router", contradictions=["granule 16 declared, 32 seen", "b"]))
     assert line.endswith(

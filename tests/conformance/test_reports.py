@@ -28,7 +28,7 @@ Run = Callable[..., pytest.RunResult]
 def back(monkeypatch: pytest.MonkeyPatch) -> Back:
     """No server is ever started by these tests."""
     made = Back()
-    monkeypatch.setattr(backend, "Backend", lambda options, progress: made)
+    monkeypatch.setattr(backend, "Backend", lambda options: made)
     return made
 
 

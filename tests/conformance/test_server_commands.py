@@ -47,7 +47,7 @@ def test_probe_prints_facts_and_what_is_missing(capsys: pytest.CaptureFixture[st
         assert command.main(["probe", server.url]) == 0
     out = capsys.readouterr().out
     assert out.startswith("vLLM 0.33.0 · m · B 16 G 16 C ? pool 99")
-    assert "not reported: reports_cached; it takes --enable-prompt-tokens-details" in out
+    assert "not there: reports_cached; it takes --enable-prompt-tokens-details" in out
 
 
 def test_probe_in_json(capsys: pytest.CaptureFixture[str]) -> None:

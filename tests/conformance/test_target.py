@@ -410,3 +410,18 @@ def test_a_server_that_is_not_ours_is_looked_at_before_a_run(
         facts = fleet.main().facts
         fleet.close()
     assert bool(facts.several_caches) == several
+
+
+def test_a_dry_fleet_shows_the_session_s_server_in_place_of_others() -> None:
+    with fake_server() as server:
+        fleet = open_target(options(how="engine", dry=True))
+        fleet._main = Target(server.url, options(dry=True), dialect=dialect())
+        with fleet.for_serve(Serve(profile="unshared")) as target:
+            assert target is fleet._main
+        with (
+            pytest.raises(Unobservable, match="has no launch profile 'odd'"),
+            fleet.for_serve(Serve(profile="odd")),
+        ):
+            raise AssertionError("never shown")
+        fleet.close()
+        assert server.state.seen == []
