@@ -21,12 +21,12 @@ AT_MOST = 1.15
 class Copying(BlockStore):
     """Grows as one array does: all that is there is copied into what is larger."""
 
-    def _place(self, block: int) -> Any:
-        if block // self.slab_blocks not in self._slabs:
+    def _slab(self, number: int) -> Any:
+        if number not in self._slabs:
             larger = {at: [(k + 0, v + 0) for k, v in slab] for at, slab in self._slabs.items()}
             mx.eval(list(larger.values()))
             self._slabs = larger
-        return super()._place(block)
+        return super()._slab(number)
 
 
 class Preallocating(BlockStore):
@@ -34,8 +34,8 @@ class Preallocating(BlockStore):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        for block in range(BUDGET):
-            self._place(block)
+        for number in range(-(-BUDGET // self.slab_blocks)):
+            self._slab(number)
         self.settle()
 
     def shrink(self, live: Any) -> None:
