@@ -8,7 +8,8 @@ file is one failing item, `specs/x.yaml::schema`, and the rest of the session go
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ import conformance
 from conformance import faults as fault_run
 from conformance.conclude import ItemFailure, conclude, failure_text, properties
 from conformance.faults import RUN, FaultItem, KnownFault
+from conformance.history import Workload
+from conformance.known import Known, find
 from conformance.load import Loaded, claim_id, load, spec_files
-from conformance.marks import SpecError
+from conformance.marks import SpecError, display
+from conformance.options import paths_of
+from conformance.report.footer import replay_line
 from conformance.rungs import rungs
 from conformance.session import Session
 from conformance.spec import Expect
+from conformance.verdict import Verdict
 
 PACKAGE = Path(conformance.__file__).parent
 SPECS = PACKAGE.parent / "specs"
@@ -30,6 +36,12 @@ SPECS = PACKAGE.parent / "specs"
 
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 """The run that all items of this pytest process share (`plugin.py` makes it)."""
+
+SESSIONS: pytest.StashKey[dict[str, Session]] = pytest.StashKey()
+"""The runs by the label of their target: several where a replay has histories of several targets."""
+
+KNOWN: pytest.StashKey[Sequence[Known]] = pytest.StashKey()
+"""Deviations that are expected (`known.py`)."""
 
 SCHEMA_FILE = "spec.schema.json"
 _SPEC_LINE = re.compile(r"^spec:", re.MULTILINE)
@@ -40,7 +52,8 @@ class SpecModule(pytest.Module):
     """`conformance/test_specs.py`: stands for the shipped specs, so that `pytest conformance/` finds them."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
-        files = spec_files(SPECS)
+        own = [path for folder in paths_of(self.config, "specs") for path in spec_files(folder)]
+        files = [*spec_files(SPECS), *own]
         if not files:
             # An empty folder must not be a green run.
             yield SchemaItem.from_parent(self, name="schema", text=f"no spec under {SPECS}")
@@ -64,9 +77,10 @@ class SpecFile(pytest.File):
         faults = self._faults(loaded)
         if faults is not None and not faults:
             return
-        for rung in rungs(loaded.spec):
-            for expect in loaded.spec.expect:
-                yield SpecItem.make(self, loaded, rung, expect)
+        for label in self.config.stash[SESSIONS]:
+            for rung in rungs(loaded.spec):
+                for expect in loaded.spec.expect:
+                    yield SpecItem.make(self, loaded, rung, expect, label)
         for fault in faults or []:
             yield FaultItem.make(self, loaded, fault)
 
@@ -95,6 +109,10 @@ class SchemaItem(pytest.Item):
         super().__init__(**kwargs)
         self.text = text
 
+    @property
+    def evidence(self) -> dict[str, Any]:
+        return {"broken": self.text}
+
     def runtest(self) -> None:
         raise ItemFailure(self.text)
 
@@ -106,17 +124,22 @@ class SchemaItem(pytest.Item):
 
 
 class SpecItem(pytest.Function):
-    """One expectation on one rung."""
+    """One expectation on one rung, of one target."""
 
     loaded: Loaded
     rung: str
     expect: Expect
+    label: str
+    """Of the target, where there are several; else empty."""
+    evidence: dict[str, Any] | None = None
+    """What was found, once it was judged."""
 
     @classmethod
-    def make(cls, parent: SpecFile, loaded: Loaded, rung: str, expect: Expect) -> SpecItem:
-        name = f"{expect.id}[{rung}]" if rung else expect.id
-        item: SpecItem = cls.from_parent(parent, name=name, callobj=_test_of(expect))
-        item.loaded, item.rung, item.expect = loaded, rung, expect
+    def make(cls, parent: SpecFile, loaded: Loaded, rung: str, expect: Expect, label: str = "") -> SpecItem:
+        item: SpecItem = cls.from_parent(
+            parent, name=item_name(expect.id, rung, label), callobj=_test_of(expect)
+        )
+        item.loaded, item.rung, item.expect, item.label = loaded, rung, expect, label
         item.extra_keyword_matches |= {expect.requirement, expect.judge, loaded.spec.id}
         if loaded.spec.quick:
             item.add_marker(pytest.mark.quick)
@@ -124,15 +147,53 @@ class SpecItem(pytest.Function):
 
     def judge(self, snapshot: Any = None) -> None:
         """Run the workload if nobody did yet, ask the judge, conclude. `snapshot` is for goldens."""
-        run = self.config.stash[SESSION]
+        run = self.config.stash[SESSIONS][self.label]
         spec = self.loaded.spec
         verdict = run.verdict(self.loaded, self.rung, self.expect, snapshot)
         workload, history = run.known(spec, self.rung), run.history_of(spec, self.rung)
-        self.user_properties += properties(spec, verdict, workload, history)
-        text = failure_text(spec, verdict, workload, self.nodeid, history, run.options.url)
+        known, expired = self._known(workload)
+        verdict = replace(verdict, notes=(*verdict.notes, *([expired] if expired else [])))
+        says = known.says if known is not None and verdict.status is known.verdict else ""
+        self.user_properties += [
+            *properties(spec, verdict, workload, history, says),
+            *([("on", self.label)] if self.label else []),
+            *([("expired", expired)] if expired else []),
+        ]
+        self.evidence = self._evidence(verdict) | {"again": replay_line(self._plain_id, history)}
+        text = failure_text(spec, verdict, workload, self._plain_id, history, run.options.url)
         if run.dead and not hasattr(self.config, "workerinput"):
             self.session.shouldfail = f"no target: {run.dead.splitlines()[0]}"
-        conclude(verdict, workload, run.options, text)
+        conclude(verdict, workload, run.options, text, known)
+
+    def _known(self, workload: Workload | None) -> tuple[Known | None, str]:
+        """The deviation that is known for this item, or what to tell of one that expired."""
+        facts = workload.facts.get("main") if workload else None
+        if facts is None:
+            return None, ""
+        return find(self.config.stash[KNOWN], facts, self.loaded.spec, self.rung, self.expect)
+
+    @property
+    def _plain_id(self) -> str:
+        """What to type for this item in a run with one target, such as the replay of one history."""
+        return f"{display(self.path)}::{item_name(self.expect.id, self.rung, '')}"
+
+    def _evidence(self, verdict: Verdict) -> dict[str, Any]:
+        """What a report of this item says beyond its properties; plain values, which survive xdist."""
+        spec, expect = self.loaded.spec, self.expect
+        return {
+            **{"on": self.label, **dict(self.user_properties)},
+            "reason": verdict.reason,
+            "witness": verdict.witness,
+            "title": spec.title,
+            "rung": self.rung,
+            "expectation": expect.id,
+            "judge": expect.judge,
+            "file": display(self.path),
+            "line": expect.line,
+            "expected": verdict.expected,
+            "observed": list(verdict.observed),
+            "notes": list(verdict.notes),
+        }
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         return self.path, self.expect.line - 1, self.name
@@ -141,6 +202,13 @@ class SpecItem(pytest.Function):
         if isinstance(excinfo.value, ItemFailure):
             return str(excinfo.value)
         return super().repr_failure(excinfo)
+
+
+def item_name(expectation: str, rung: str, label: str) -> str:
+    """`adopters`, `adopters[n=1G]`, `adopters[on=vllm-0.33.0]`, `adopters[n=1G,on=vllm-0.33.0]`."""
+    words = [rung, f"on={label}" if label else ""]
+    inside = ",".join(word for word in words if word)
+    return f"{expectation}[{inside}]" if inside else expectation
 
 
 def is_spec(path: Path, asked_for: bool) -> bool:

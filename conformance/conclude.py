@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.history import PlannedRequest, Workload
+from conformance.known import Known
 from conformance.report.footer import completion_body, curl_line, replay_line, route_of, start_lines
 from conformance.report.terminal import Entry, facts_line, skip_reason, verdict_text
 from conformance.requirements import Level, get
@@ -25,14 +26,30 @@ class ItemFailure(Exception):
     """A failed item; the message is all that the user gets to see."""
 
 
-def conclude(verdict: Verdict, workload: Workload | None, options: Options, text: str) -> None:
-    """Return for a pass; raise pytest's skip or ItemFailure(text) for everything else."""
+def conclude(
+    verdict: Verdict, workload: Workload | None, options: Options, text: str, known: Known | None = None
+) -> None:
+    """Return for a pass; raise pytest's skip or ItemFailure(text) for everything else.
+
+    What was known to deviate is an expected failure, and fails the item once it passes.
+    """
+    if known is not None and verdict.status is known.verdict:
+        raise pytest.xfail.Exception(f"{known.says} [{skip_reason(verdict)}]")
     if verdict.status is Status.PASS:
+        if known is not None:
+            raise ItemFailure(news(verdict, known))
         return
     if verdict.status in _SKIPPED or _is_tolerated(verdict, workload, options):
         # The place of a skip is the expectation in its file, not this line.
         raise pytest.skip.Exception(skip_reason(verdict), _use_item_location=True)
     raise ItemFailure(text)
+
+
+def news(verdict: Verdict, known: Known) -> str:
+    """What to do about a deviation that went away."""
+    passes = f"{verdict.requirement} passes, and {known.place} expects {known.verdict}"
+    reason = f"  it says   {known.entry.reason} ({known.entry.link})"
+    return f"{passes}: good news, delete the entry\n{reason}"
 
 
 def _is_tolerated(verdict: Verdict, workload: Workload | None, options: Options) -> bool:
@@ -48,7 +65,7 @@ def _is_ours(workload: Workload | None) -> bool:
 
 
 def properties(
-    spec: Spec, verdict: Verdict, workload: Workload | None, history: Path
+    spec: Spec, verdict: Verdict, workload: Workload | None, history: Path, known: str = ""
 ) -> list[tuple[str, str]]:
     """What reports carry about an item; plain words, which survive xdist and reach JUnit."""
     facts = workload.facts.get("main") if workload else None
@@ -58,6 +75,7 @@ def properties(
         ("level", str(get(verdict.requirement).level)),
         ("verdict", str(verdict.status)),
         ("reason", verdict.reason or verdict.witness),
+        ("known", known),
         ("target", facts_line(facts) if facts else ""),
         ("history", str(history)),
     ]
@@ -65,7 +83,9 @@ def properties(
 
 def entry_of(found: dict[str, str]) -> Entry:
     """The line of the end table that an item's properties make."""
-    return Entry(found["spec"], found["requirement"], Status(found["verdict"]), found["reason"])
+    status = Status(found["verdict"])
+    on, known = found.get("on", ""), found.get("known", "")
+    return Entry(found["spec"], found["requirement"], status, known or found["reason"], on=on, known=known)
 
 
 def failure_text(

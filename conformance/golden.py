@@ -20,6 +20,7 @@ from syrupy.data import SnapshotCollections
 from syrupy.extensions.json import JSONSnapshotExtension
 
 from conformance.history import Outcome, Workload
+from conformance.review import differences
 from conformance.verdict import Status, Verdict
 
 SCALES = ("full", "ci")
@@ -46,6 +47,11 @@ def location(
     if not _LEGAL.fullmatch(target):
         raise ValueError(f"the golden name {target!r} may hold only a-z, 0-9, dot and dash")
     return root / target / f"{case_stem(spec_id, rung, name)}.{scale}.json"
+
+
+def name_of(model: str) -> str:
+    """The golden name of a model of the bundled engine: `mlx-community/Qwen3-0.6B` is another than `tiny`."""
+    return re.sub(r"[^a-z0-9.-]+", "-", model.lower()).strip("-.") or "model"
 
 
 def case_stem(spec_id: str, rung: str | None, name: str = "golden") -> str:
@@ -156,18 +162,23 @@ def compare(
     if not path.exists() and not writing:
         return Verdict(Status.NOT_RUN, requirement, reason=f"no {path.name}; --snapshot-update writes it")
     assertion = snapshot.use_extension(extension(path))
-    expected = f"replies of {step} equal {path}"
-    if assertion == data(workload, step):
+    expected, found = f"replies of {step} equal {path}", data(workload, step)
+    old = _parsed(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else None
+    if assertion == found:
         return Verdict(Status.PASS, requirement, expected)
     # syrupy colours its diff for a terminal; a verdict is plain text.
-    diff = tuple(Text.from_ansi(line).plain.rstrip() for line in assertion.get_assert_diff())
-    return Verdict(Status.FAIL, requirement, expected, diff, _changed(path))
+    diff = [Text.from_ansi(line).plain.rstrip() for line in assertion.get_assert_diff()]
+    changes = differences(found, old)
+    observed = (*(f"{id_}: {said}" for id_, said in changes), *diff)
+    named = next((id_ for id_, _ in changes if id_ in found), None)
+    return Verdict(Status.FAIL, requirement, expected, observed, _changed(path, changes), request=named)
 
 
-def _changed(path: Path) -> str:
+def _changed(path: Path, changes: Sequence[tuple[str, str]]) -> str:
+    first = f"{': '.join(changes[0])}. " if changes else ""
     return (
-        f"the replies are not those that were reviewed in {path}; if the change is meant, --snapshot-update "
-        f"writes the new ones for review"
+        f"{first}The replies are not those that were reviewed in {path}; if the change is meant, "
+        f"--snapshot-update writes the new ones for review"
     )
 
 

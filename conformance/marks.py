@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
@@ -69,10 +69,13 @@ class SpecError(ValueError):
 class Document:
     """One parsed file: `data` in plain Python values, `mark` and `problem` for positions in it."""
 
+    start: ClassVar[str] = "a spec is a mapping that starts with `spec: 1`"
+    """What a file that holds something else is told."""
+
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
         self.lines = text.splitlines()
-        self._root = _parse(path, text, self.lines)
+        self._root = _parse(path, text, self.lines, self.start)
         self._nodes = 0
         self.data = self._plain(self._root, ())
 
@@ -138,14 +141,14 @@ class Document:
         raise self.error([problem])
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path, kind: type[Document] = Document) -> Document:
     """Parse one file, with or without a byte order mark.
 
     Raises SpecError for an unreadable file, broken YAML, a second document, or one that is far too large.
     """
     try:
         data = path.read_bytes()
-        return Document(path, data.decode("utf-8-sig"))
+        return kind(path, data.decode("utf-8-sig"))
     except OSError as error:
         raise SpecError(path, [Problem(1, 1, f"cannot be read: {error.strerror}")]) from None
     except UnicodeDecodeError as error:
@@ -191,7 +194,7 @@ def display(path: Path) -> str:
         return path.as_posix()
 
 
-def _parse(path: Path, text: str, lines: Sequence[str]) -> Any:
+def _parse(path: Path, text: str, lines: Sequence[str], start: str) -> Any:
     try:
         _refuse_monsters(path, text, lines)
         root = YAML(typ="rt").load(text)
@@ -205,7 +208,7 @@ def _parse(path: Path, text: str, lines: Sequence[str]) -> Any:
         reason = str(error).splitlines()[0]
         raise SpecError(path, [Problem(1, 1, f"is no YAML: {reason}")], lines) from None
     if not isinstance(root, CommentedMap):
-        raise SpecError(path, [Problem(1, 1, "a spec is a mapping that starts with `spec: 1`")], lines)
+        raise SpecError(path, [Problem(1, 1, start)], lines)
     return root
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 
+from conformance.values import CHECKS, words_of
+
 if TYPE_CHECKING:
     from conformance.plan import Scale
     from conformance.session import Options
@@ -27,11 +29,18 @@ _OPTIONS: pytest.StashKey[Options] = pytest.StashKey()
 _VALUES = {
     "endpoint": ("URL", "test the OpenAI-compatible server at URL"),
     "serve": ("CMD", 'start a server with CMD, which holds {port}: --serve "mlx_lm.server --port {port}"'),
-    "replay": ("FILE", "judge a history again, without a server"),
+    "replay": (
+        "FILE",
+        "judge a history again, without a server; given several times: a target each, one matrix",
+    ),
     "engine-args": ("STR", "more flags for the bundled engine"),
     "fault": ("NAME", "start the bundled engine with this fault"),
     "faults": ("NAME", "run faults, `all` or one by name, against the specs that must catch them"),
     "history": ("FILE", "write the history there (default: .conformance/history-<UTC time>.jsonl)"),
+    "specs": ("DIR", "run the specs of this folder of yours as well, with `pytest conformance/`"),
+    "report-json": ("FILE", "write the verdicts with their evidence there, as one JSON document"),
+    "report-html": ("FILE", "write them there as one page, with timelines of the bursts"),
+    "expectations": ("FILE", "known deviations of the server (default: those in expectations/)"),
     "golden": ("NAME", "compare with, or update, the golden outputs golden/NAME of a target of yours"),
     "request-timeout": ("S", "seconds that one request may take (default 300)"),
     "allow": ("LIST", "what an endpoint, which others may use, must bear: churn, disconnect, reset"),
@@ -48,6 +57,7 @@ _EXPECTED = {
     "URL": "a URL",
     "CMD": "a command that holds {port}",
     "FILE": "a file",
+    "DIR": "a folder",
     "NAME": "a name",
     "S": "a number of seconds",
     "LIST": "words with a comma between",
@@ -58,6 +68,9 @@ _FOREIGN = ("model", "header", "cacert", "insecure")
 
 _MAY_BE_EMPTY = ("engine-args", "allow")
 """No flags and no permissions are what an empty value says; elsewhere it is a variable that nobody set."""
+
+_MANY = ("replay", "specs")
+"""May be given several times; their variables hold paths as PATH does, with `:` between."""
 
 _FLAGS = {
     "should": "a failed SHOULD fails the item on any target, not only on the bundled engine",
@@ -71,7 +84,10 @@ def add_options(parser: pytest.Parser) -> None:
     """The titled group in `--help`; every option is also an environment variable."""
     group = parser.getgroup("conformance", "prefix-cache conformance (each also as CONFORMANCE_<NAME>)")
     for name, (metavar, text) in _VALUES.items():
-        group.addoption(f"--{name}", dest=_dest(name), metavar=metavar, default=None, help=text)
+        action = "append" if name in _MANY else "store"
+        group.addoption(
+            f"--{name}", dest=_dest(name), metavar=metavar, default=None, help=text, action=action
+        )
     for name, text in _FLAGS.items():
         group.addoption(f"--{name}", dest=_dest(name), action="store_true", default=None, help=text)
     group.addoption(
@@ -114,75 +130,21 @@ def refuse_nonsense(config: pytest.Config) -> None:
         raise pytest.UsageError("--insecure and --cacert: either nothing is checked or that file is trusted")
     for read in (_scale, _seconds, _engine_args, _allowed, _headers):
         read(config)
-    for name, check in _CHECKS.items():
-        if value := option(config, name):
-            check(value)
+    for name, check in CHECKS.items():
+        for value in map(str, paths_of(config, name)) if name in _MANY else [option(config, name)]:
+            if value:
+                check(value)
 
 
 def _refuse_empty(config: pytest.Config) -> None:
     """An empty value is a variable that nobody set; to go on without would test the wrong thing."""
     wanted = {name: _EXPECTED.get(metavar, "") for name, (metavar, _) in _VALUES.items()}
     for name, expected in {**wanted, "scale": "full or ci"}.items():
-        said = {f"--{name}": config.getoption(_dest(name)), _variable(name): os.environ.get(_variable(name))}
-        for where, value in said.items():
+        given = config.getoption(_dest(name))
+        said = [(f"--{name}", value) for value in (given if isinstance(given, list) else [given])]
+        for where, value in [*said, (_variable(name), os.environ.get(_variable(name)))]:
             if name not in _MAY_BE_EMPTY and value is not None and not value.strip():
                 raise pytest.UsageError(f"{where}: empty; expected {expected}")
-
-
-def _check_endpoint(url: str) -> None:
-    from conformance.wire import parse_address
-
-    try:
-        parse_address(url)
-    except ValueError as error:
-        raise pytest.UsageError(f"--endpoint: {error}") from None
-
-
-def _check_cacert(given: str) -> None:
-    from conformance.access import check_certificates
-
-    try:
-        check_certificates(given)
-    except ValueError as error:
-        raise pytest.UsageError(f"--cacert {error}") from None
-
-
-def _check_serve(command: str) -> None:
-    from conformance.launch import LaunchError, command_words
-
-    try:
-        command_words(command)
-    except LaunchError as error:
-        raise pytest.UsageError(f"--serve: {error}") from None
-
-
-def _check_fault(name: str) -> None:
-    from conformance.faults import known
-
-    if name not in known():
-        raise pytest.UsageError(f"--fault {name}: expected one of {', '.join(known())}")
-
-
-def _check_history(given: str) -> None:
-    path = Path(given)
-    if path.is_dir():
-        raise pytest.UsageError(f"--history {given}: a directory; expected a file to write")
-    above = next(folder for folder in path.absolute().parents if folder.exists())
-    if not above.is_dir():
-        raise pytest.UsageError(f"--history {given}: {above} is no directory")
-
-
-def _check_min_judged(given: str) -> None:
-    from conformance.requirements import get
-
-    words = words_of(given)
-    try:
-        for word in words:
-            get(word)
-    except KeyError as error:
-        raise pytest.UsageError(f"--min-judged: {error.args[0]}") from None
-    if not words:
-        raise pytest.UsageError(f"--min-judged {given!r}: expected ids such as adopt/1,out/1")
 
 
 def _refuse_beside_dry_run(config: pytest.Config) -> None:
@@ -236,13 +198,13 @@ def _read_options(config: pytest.Config) -> Options:
     from conformance.session import Options
 
     worker = getattr(config, "workerinput", {}).get("workerid")
-    history, replay = option(config, "history"), option(config, "replay")
+    history = option(config, "history")
     path = Path(history) if history else default_path(Path(), worker)
     return Options(
         how=how_of(config),
         scale=_scale(config),
         history=path.with_stem(f"{path.stem}-{worker}") if history and worker else path,
-        replay=(Path(replay),) if replay else (),
+        replay=paths_of(config, "replay"),
         golden=option(config, "golden"),
         allow=_allowed(config),
         should=bool(option(config, "should")),
@@ -310,10 +272,6 @@ def _headers(config: pytest.Config) -> dict[str, str]:
         raise pytest.UsageError(f"--header {error}") from None
 
 
-def words_of(given: str) -> list[str]:
-    return [word.strip() for word in given.split(",") if word.strip()]
-
-
 def _seconds(config: pytest.Config) -> float:
     given = option(config, "request-timeout") or "300"
     try:
@@ -338,6 +296,13 @@ def option(config: pytest.Config, name: str) -> Any:
     return config.getoption(_dest(name)) or os.environ.get(_variable(name)) or None
 
 
+def paths_of(config: pytest.Config, name: str) -> tuple[Path, ...]:
+    """The files or folders of an option that may be given several times; each once."""
+    given = option(config, name) or []
+    words = given if isinstance(given, list) else given.split(os.pathsep)
+    return tuple(dict.fromkeys(Path(word) for word in words))
+
+
 def _variable(name: str) -> str:
     return _dest(name).upper()
 
@@ -349,7 +314,7 @@ def _dest(name: str) -> str:
 def describe(options: Options, spread: bool) -> str:
     how = {
         "engine": "the bundled engine",
-        "replay": f"replay of {options.replay[0]}" if options.replay else "",
+        "replay": f"replay of {', '.join(map(str, options.replay))}",
     }
     target = how.get(options.how) or (options.url if options.how == "endpoint" else "a server started here")
     where = f"a file a worker in {options.history.parent}" if spread else options.history
@@ -371,14 +336,3 @@ def _points_at_specs(config: pytest.Config, arg: str) -> bool:
 
 def _is_spec_folder(path: Path) -> bool:
     return any((folder / "spec.schema.json").exists() for folder in (path, *path.parents))
-
-
-_CHECKS: dict[str, Callable[[str], None]] = {
-    "cacert": _check_cacert,
-    "endpoint": _check_endpoint,
-    "serve": _check_serve,
-    "fault": _check_fault,
-    "history": _check_history,
-    "min-judged": _check_min_judged,
-}
-"""What can be found wrong with a value before anything is collected."""

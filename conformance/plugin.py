@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,19 +31,23 @@ from conformance.options import (
     refuse_nonsense,
     stranger_lines,
     target_of,
-    words_of,
 )
 from conformance.report.progress import Announcer
+from conformance.values import words_of
 
 if TYPE_CHECKING:
-    from conformance.session import Session
+    from conformance.archive import Archive
+    from conformance.known import Known
+    from conformance.session import Options, Session
     from conformance.tally import Tally
 
 _HERE = Path(__file__).parent
 _LOG_WIDTH = 120
-_SESSION: pytest.StashKey[Session] = pytest.StashKey()
+_SESSIONS: pytest.StashKey[dict[str, Session]] = pytest.StashKey()
 _ANNOUNCER: pytest.StashKey[Announcer] = pytest.StashKey()
 _TERMINABLE: pytest.StashKey[bool] = pytest.StashKey()
+_NOTES: pytest.StashKey[list[str]] = pytest.StashKey()
+"""What is to be said of the histories of a replay."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -133,30 +138,39 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.stash.get(_SESSION, None) is not None:
+    if config.stash.get(_SESSIONS, None) is not None:
         from conformance.collect import each_once
 
         items[:] = each_once(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call" and (evidence := getattr(item, "evidence", None)) is not None:
+        # An attribute of plain values goes to the xdist controller with the rest of the report.
+        vars(report)["conformance"] = evidence
+    return report
 
 
 def pytest_report_header(config: pytest.Config) -> list[str] | None:
     if not is_asked_for(config):
         return None
     spread = bool(config.getoption("numprocesses", None))
-    lines = [describe(options_of(config), spread), *stranger_lines()]
+    lines = [describe(options_of(config), spread), *config.stash.get(_NOTES, []), *stranger_lines()]
     return [f"conformance: {line}" for line in lines]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """With --dry-run every case is rehearsed, and nothing else happens."""
-    run = session.config.stash.get(_SESSION, None)
-    if run is None or session.config.option.collectonly or not option(session.config, "dry-run"):
+    runs = session.config.stash.get(_SESSIONS, None)
+    if runs is None or session.config.option.collectonly or not option(session.config, "dry-run"):
         return None
     from conformance.dryrun import rehearsed
 
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    for line in rehearsed(run, session.items):
+    for line in rehearsed(next(iter(runs.values())), session.items):
         if reporter is not None:
             reporter.write_line(line)
     return True
@@ -174,9 +188,11 @@ class Reporter:
         self._config = config
         self._tally: Tally | None = None
         self._missing: list[str] = []
+        self._written: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if any(name in ("requirement", "fault") for name, _ in report.user_properties):
+        told = any(name in ("requirement", "fault") for name, _ in report.user_properties)
+        if told or hasattr(report, "conformance"):
             from conformance.tally import Tally
 
             self._tally = self._tally or Tally()
@@ -185,22 +201,51 @@ class Reporter:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A run that judged less than it should have is not green."""
-        asked = option(self._config, "min-judged")
-        nothing_ran = self._config.option.collectonly or option(self._config, "dry-run")
-        if self._tally is None and (nothing_ran or not asked):
+        if self._config.option.collectonly or option(self._config, "dry-run"):
             return
-        from conformance.tally import Tally
-
-        wanted = words_of(asked) if asked else None
-        self._missing = (self._tally or Tally()).missing(wanted, _is_whole(self._config))
+        self._missing = self._not_judged()
         if self._missing and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._write_reports(session)
+
+    def _not_judged(self) -> list[str]:
+        asked = option(self._config, "min-judged")
+        if self._tally is None and not asked:
+            return []
+        from conformance.tally import Tally
+
+        return (self._tally or Tally()).missing(words_of(asked) if asked else None, _is_whole(self._config))
+
+    def _write_reports(self, session: pytest.Session) -> None:
+        wanted = {name: option(self._config, name) for name in ("report-json", "report-html")}
+        if not any(wanted.values()):
+            return
+        from conformance.report.document import Result, as_html, as_json
+        from conformance.tally import Tally
+
+        tally, green = self._tally or Tally(), session.exitstatus == pytest.ExitCode.OK
+        result = Result(tally.items, tally.broken, self._missing, green)
+        for name, write in {"report-json": as_json, "report-html": as_html}.items():
+            if wanted[name]:
+                self._write(session, Path(wanted[name]), write(result))
+
+    def _write(self, session: pytest.Session, path: Path, text: str) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            self._written.append(f"report: {path}")
+        except OSError as error:
+            # The verdicts stand in the terminal; a report that is missing must still be noticed.
+            self._written.append(f"report {path}: cannot be written: {error.strerror}")
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._tally is not None:
+        if self._tally is not None and (self._tally.entries or self._tally.fates):
             terminalreporter.section("conformance")
             for line in self._tally.lines(_width()):
                 terminalreporter.write_line(line)
+        for line in self._written:
+            terminalreporter.write_line(line)
         if self._missing:
             missing = ", ".join(self._missing)
             terminalreporter.write_line(f"not judged, so this run is not green: {missing}", red=True)
@@ -228,24 +273,37 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _close(config: pytest.Config) -> None:
-    session = config.stash.get(_SESSION, None)
-    if session is not None:
+    for session in config.stash.get(_SESSIONS, {}).values():
         session.close()
 
 
 def _use(config: pytest.Config) -> None:
     """Make the run's session, once there is something to run."""
-    if config.stash.get(_SESSION, None) is None:
-        from conformance.collect import SESSION
+    if config.stash.get(_SESSIONS, None) is None:
+        from conformance.collect import KNOWN, SESSION, SESSIONS
 
         _end_when_told(config)
-        config.stash[_SESSION] = config.stash[SESSION] = _session(config)
+        config.stash[KNOWN] = _known(config)
+        config.stash[_SESSIONS] = config.stash[SESSIONS] = _sessions(config)
+        config.stash[SESSION] = next(iter(config.stash[_SESSIONS].values()))
         if option(config, "faults"):
             from conformance.faults import RUN, FaultRun, choose
 
             config.stash[RUN] = FaultRun(
                 choose(option(config, "faults")), lambda *how: _fault_session(config, *how)
             )
+
+
+def _known(config: pytest.Config) -> Sequence[Known]:
+    """Deviations that are expected: of the file that was named, else of all that are shipped."""
+    from conformance.known import load, load_all
+    from conformance.marks import SpecError
+
+    given = option(config, "expectations")
+    try:
+        return load(Path(given)) if given else load_all()
+    except SpecError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _fault_session(config: pytest.Config, fault: str | None, flags: tuple[str, ...], label: str) -> Session:
@@ -259,18 +317,31 @@ def _fault_session(config: pytest.Config, fault: str | None, flags: tuple[str, .
     return Session(replace(options, history=history), Backend(target))
 
 
-def _session(config: pytest.Config) -> Session:
-    from conformance.backend import Backend
+def _sessions(config: pytest.Config) -> dict[str, Session]:
+    """One run, or one for each target that a replay has histories of, by label."""
+    from conformance.archive import Archive, by_target
     from conformance.record import HistoryError
-    from conformance.session import Session
 
-    options, announcer = options_of(config), _announcer(config)
-    session = Session(options, Backend(target_of(config, announcer.progress)), announcer.tell)
+    options = options_of(config)
     try:
-        assert session.recordings is not None
+        found = by_target(map(Archive, options.replay)) or {"": []}
     except HistoryError as error:
         raise pytest.UsageError(str(error)) from None
-    return session
+    sessions = {label: _session(config, options, archives) for label, archives in found.items()}
+    return sessions if len(sessions) > 1 else {"": next(iter(sessions.values()))}
+
+
+def _session(config: pytest.Config, options: Options, archives: list[Archive]) -> Session:
+    from conformance.backend import Backend
+    from conformance.session import Session
+
+    announcer = _announcer(config)
+    backend = Backend(target_of(config, announcer.progress))
+    notes = [note for archive in archives for note in archive.notes]
+    config.stash.setdefault(_NOTES, []).extend(notes)
+    return Session(
+        replace(options, replay=tuple(a.path for a in archives)), backend, announcer.tell, archives
+    )
 
 
 def _is_whole(config: pytest.Config) -> bool:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +39,7 @@ class Recording:
     workloads: dict[Key, Workload] = field(default_factory=dict)
     digests: dict[Key, str] = field(default_factory=dict)
     """Digest of the plan behind each workload: another digest means that the spec has changed since."""
-    prompts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    prompts: MutableMapping[str, dict[str, Any]] = field(default_factory=dict)
     facts: dict[str, Facts] = field(default_factory=dict)
     """By arm, stated before any workload began: what every workload starts from."""
     current: Workload | None = None
@@ -50,6 +50,13 @@ class Recording:
         if handler is None:
             raise ValueError(f"unknown event {event['event']!r}")
         handler(self, event)
+
+    def skim(self, event: dict[str, Any]) -> None:
+        """As `apply`, for an index of a file: of a workload only its beginning, its facts and its end."""
+        if event["event"] in _HANDLERS and event["event"] not in _FRAME:
+            self.open()
+        else:
+            self.apply(event)
 
     def open(self) -> Workload:
         if self.current is None:
@@ -153,6 +160,8 @@ _HANDLERS: dict[str, Callable[[Recording, dict[str, Any]], None]] = {
     "end": _end,
 }
 
+_FRAME = ("header", "facts", "prompt", "begin", "end")
+
 
 def default_path(root: Path, worker: str | None = None) -> Path:
     """`root/.conformance/history-<UTC time>[-worker].jsonl`."""
@@ -255,7 +264,7 @@ def read(path: Path) -> Recording:
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
-                _take(seen, path, number, line)
+                take(seen.apply, path, number, line)
     except (OSError, UnicodeDecodeError) as error:
         raise HistoryError(f"{path}: cannot be read as a history: {error}") from None
     if not seen.header:
@@ -264,14 +273,15 @@ def read(path: Path) -> Recording:
     return seen
 
 
-def _take(seen: Recording, path: Path, number: int, line: str) -> None:
+def take(apply: Callable[[dict[str, Any]], None], path: Path, number: int, line: str) -> None:
+    """Give one line of a file to `apply`. Raises HistoryError that names it, unless it was cut off."""
     try:
         event = json.loads(line)
         if not isinstance(event, dict):
             raise ValueError("expected a JSON object")
         if number == 1 and event["event"] != "header":
             raise ValueError("the first line of a history is its header")
-        seen.apply(event)
+        apply(event)
     except (ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
         # Every whole line ends in a line feed, so only the very last one can be without.
         if line.endswith("\n") or number == 1:

@@ -12,19 +12,19 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from conformance.archive import Archive
 from conformance.check import references
-from conformance.golden import compare, location
+from conformance.golden import compare, location, name_of
 from conformance.history import Facts, Outcome, PlannedRequest, Workload
 from conformance.judges import JUDGES, Judge
 from conformance.load import Loaded
 from conformance.permission import refusal
 from conformance.plan import Plan, PlanError, Scale, Unobservable, Vocabulary, make_plan
 from conformance.preflight import is_about_reuse
-from conformance.record import HistoryError, Recorder, Recording, read
+from conformance.record import HistoryError, Recorder
 from conformance.rehearse import Load, Part, imagined, lines_of, load_of
 from conformance.report.terminal import facts_line
 from conformance.rungs import bound, spec_digest
@@ -33,6 +33,14 @@ from conformance.verdict import Status, Verdict
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 """Reviewed outputs; a clone has them beside the package."""
+
+_KEPT = 2
+"""Workloads that a replay holds in memory."""
+
+_NOTHING_FIXED = (
+    "this server has no field that keeps caches apart, so its prompts begin with a text that differs in "
+    "every run: there is nothing fixed to review"
+)
 
 Key = tuple[str, str]
 Solos = dict[str, list[Outcome]]
@@ -109,9 +117,12 @@ class Session:
         options: Options,
         back: Back,
         tell: Callable[[str], None] = lambda line: None,
+        archives: Sequence[Archive] | None = None,
         judges: Mapping[str, Judge] = JUDGES,
     ) -> None:
         self.options, self._back, self._tell, self._judges = options, back, tell, judges
+        self.archives = [Archive(path) for path in options.replay] if archives is None else archives
+        """The histories of a replay. Raises HistoryError for a file that is none."""
         self._workloads: dict[Key, Workload | BrokenWorkload] = {}
         self._solos: Solos = {}
         self.dead: str | None = None
@@ -144,9 +155,11 @@ class Session:
     ) -> Verdict | None:
         """The comparison with the golden file; None where nobody said which one a foreign target has."""
         facts = workload.facts["main"]
-        name = self.options.golden or (facts.model if facts.how == "engine" else None)
+        name = self.options.golden or (name_of(facts.model) if facts.how == "engine" else None)
         if name is None:
             return None
+        if not facts.has_salt:
+            return Verdict(Status.NOT_RUN, expect.requirement, reason=_NOTHING_FIXED)
         try:
             path = location(GOLDEN, name, spec.id, rung, self._scale(spec, rung), expect.id)
         except ValueError as error:
@@ -160,11 +173,7 @@ class Session:
 
     def history_of(self, spec: Spec, rung: str) -> Path:
         """The file that this workload is written to, or was read from."""
-        held = [
-            p
-            for p, r in zip(self.options.replay, self.recordings, strict=True)
-            if (spec.id, rung) in r.workloads
-        ]
+        held = [archive.path for archive in self.archives if (spec.id, rung) in archive.places]
         # What a replay does not hold was not written anywhere either.
         return next(iter([*held, *self.options.replay]), self.options.history)
 
@@ -172,11 +181,18 @@ class Session:
         """The facts about one (spec, rung), performed or replayed once. Raises BrokenWorkload."""
         key = (loaded.spec.id, rung)
         if key not in self._workloads:
+            self._forget()
             self._workloads[key] = self._made(loaded, rung)
         found = self._workloads[key]
         if isinstance(found, BrokenWorkload):
             raise found
         return found
+
+    def _forget(self) -> None:
+        """A replay holds few workloads at a time: what is needed again is read again."""
+        if self.options.how == "replay":
+            for key in list(self._workloads)[: 1 - _KEPT]:
+                del self._workloads[key]
 
     def judge(self, expect: Expect, workload: Workload) -> Verdict:
         """Ask the judge, unless the workload stopped before the steps that it looks at were over."""
@@ -243,11 +259,6 @@ class Session:
         if recorder is not None:
             recorder.close()
 
-    @cached_property
-    def recordings(self) -> list[Recording]:
-        """The histories of a replay. Raises HistoryError for a file that is none."""
-        return [read(path) for path in self.options.replay]
-
     def _made(self, loaded: Loaded, rung: str) -> Workload | BrokenWorkload:
         try:
             return (
@@ -258,12 +269,12 @@ class Session:
 
     def _replayed(self, spec: Spec, rung: str) -> Workload:
         key = (spec.id, rung)
-        recording = next((r for r in self.recordings if key in r.workloads), None)
-        if recording is None:
+        archive = next((a for a in self.archives if key in a.places), None)
+        if archive is None:
             raise BrokenWorkload("the history holds no run of this case", Status.NOT_RUN)
-        if recording.digests[key] != spec_digest(spec):
+        if archive.places[key].digest != spec_digest(spec):
             raise BrokenWorkload("the spec's steps changed since this history was recorded; run it again")
-        return self._known(recording.workloads[key])
+        return self._known(archive.workload(key))
 
     def _run(self, loaded: Loaded, rung: str) -> Workload:
         if self.dead is not None:
@@ -341,7 +352,8 @@ class Session:
         return frozenset().union(*steps)
 
     def _scale(self, spec: Spec, rung: str) -> str:
-        recorded = [r.header.get("scale") for r in self.recordings if (spec.id, rung) in r.workloads]
+        places = [archive.places.get((spec.id, rung)) for archive in self.archives]
+        recorded = [place.header.get("scale") for place in places if place]
         return str(next(iter(recorded), self.options.scale))
 
     def _missing(self, judge: Judge, expect: Expect, workload: Workload) -> str:

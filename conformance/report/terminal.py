@@ -39,6 +39,10 @@ class Entry:
     reason: str = ""
     failed: bool = False
     """Whether the item fails the run; a requirement may pass by other specs."""
+    on: str = ""
+    """Label of the target, where a run has several."""
+    known: str = ""
+    """Why it was expected to deviate (`known.py`); still shown as what it is."""
 
 
 def verdict_text(verdict: Verdict, title: str = "", footer: Sequence[str] = ()) -> str:
@@ -78,7 +82,7 @@ def _shortened(lines: Sequence[str]) -> list[str]:
 def skip_reason(verdict: Verdict) -> str:
     """One line for a verdict that skips the item, with what was seen (k of N adopted) where there is any."""
     notes = f" [{'; '.join(verdict.notes)}]" if verdict.notes else ""
-    return f"{verdict.requirement} {verdict.status}: {verdict.reason}{notes}"
+    return f"{verdict.requirement} {verdict.status}: {verdict.reason or verdict.witness}{notes}"
 
 
 def facts_line(facts: Facts) -> str:
@@ -174,16 +178,18 @@ def _place(requirement: str) -> int:
 def _row(requirement: str, status: Status, entries: Sequence[Entry]) -> list[Text]:
     law = get(requirement)
     own = [entry for entry in entries if entry.requirement == requirement]
-    why = "" if status is Status.PASS else _why(own, status)
+    why = reason_of(entries, requirement, status)
     # A sentence is cut to one line, a reason is shown whole.
     says = Text(why) if why else Text(law.sentence, no_wrap=True, overflow="ellipsis")
     return [*(Text(word) for word in (requirement, law.level, status, _counts(own))), says]
 
 
-def _why(entries: Sequence[Entry], status: Status) -> str:
-    """The first reason, cut; the failures above the table say everything."""
-    reasons = list(dict.fromkeys(e.reason for e in entries if e.status == status and e.reason))
-    return _first(reasons)
+def reason_of(entries: Iterable[Entry], requirement: str, status: Status) -> str:
+    """The first reason of those that share the status, cut; the failures say everything. Empty for a pass."""
+    if status is Status.PASS:
+        return ""
+    own = [e for e in entries if e.requirement == requirement and e.status == status and e.reason]
+    return _first(list(dict.fromkeys(entry.reason for entry in own)))
 
 
 def _first(reasons: Sequence[str]) -> str:

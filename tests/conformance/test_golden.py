@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conformance.golden import case_stem, data, equal, extension, location, orphans
+from conformance.golden import case_stem, data, equal, extension, location, name_of, orphans
 from conformance.verdict import Status
 from tests.conformance.builders import burst, reply, seed, workload
 
@@ -205,3 +205,31 @@ def test_an_empty_folder_is_an_orphan(tmp_path: Path) -> None:
 def test_baselines_and_hidden_files_belong_to_no_case(tmp_path: Path) -> None:
     make(tmp_path, "baselines/linux.json", ".gitkeep", "tiny/adopt/.keep")
     assert orphans(tmp_path, LIVE) == []
+
+
+def test_the_change_is_told_in_words_before_the_diff(pytester: pytest.Pytester) -> None:
+    reviewed(pytester.path)
+    _, witness, first, *_ = compared(pytester, token_ids=[0, 1, 2, 9, 4, 5, 6, 7], cached=32)
+    words = "seed: token 3 is 9, reviewed 3; top-2 gap there 1.00, reviewed 1.00; cached 32, reviewed 0"
+    assert first == words
+    assert witness.startswith(f"{words}. The replies are not those that were reviewed in {NAME}")
+
+
+NEW_ONLY = "--snapshot-update-new-only"
+
+
+def test_new_only_writes_what_has_no_file_yet(pytester: pytest.Pytester) -> None:
+    assert compared(pytester, NEW_ONLY) == [Status.PASS, ""]
+    assert compared(pytester) == [Status.PASS, ""]
+
+
+def test_new_only_never_overwrites(pytester: pytest.Pytester) -> None:
+    path = reviewed(pytester.path)
+    before = path.read_bytes()
+    assert compared(pytester, NEW_ONLY, cached=32)[0] == Status.FAIL
+    assert path.read_bytes() == before
+
+
+def test_each_model_has_goldens_of_its_own() -> None:
+    names = [name_of(model) for model in ("tiny", "mlx-community/Qwen3-0.6B", "/models/My Model/", "///")]
+    assert names == ["tiny", "mlx-community-qwen3-0.6b", "models-my-model", "model"]

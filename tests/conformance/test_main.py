@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from conformance import __main__ as command
-from conformance.commands import modules
+from conformance.commands import _specs, modules
 from tests.conformance.fakeback import CASE
 
 
@@ -24,7 +25,7 @@ def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ladder = ladder.replace("unique: 3", "unique: n")
     (tmp_path / "case.yaml").write_text(CASE.replace("texts:", "quick: true\ntexts:"))
     (tmp_path / "ladder.yaml").write_text(ladder)
-    monkeypatch.setattr(command, "SPECS", tmp_path)
+    monkeypatch.setattr(_specs, "SPECS", tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -139,3 +140,13 @@ def test_it_runs_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         runpy.run_path(str(command.__file__), run_name="__main__")
     assert ended.value.code == 0
     assert "count/1 MUST" in capsys.readouterr().out
+
+
+def test_a_reader_that_stops_reading_gets_no_traceback() -> None:
+    explain = [sys.executable, "-m", "conformance", "schema"]
+    with subprocess.Popen(explain, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+        assert (process.wait(timeout=60), said) == (0, b"")

@@ -38,7 +38,7 @@ def start(tmp_path: Path, back: Back) -> Iterator[Callable[..., Session]]:
             "run_salt": "r",
         }
         tell = told.append if told is not None else lambda line: None
-        made.append(Session(Options(**known | options), back, tell, judges))
+        made.append(Session(Options(**known | options), back, tell, judges=judges))
         return made[-1]
 
     yield session
@@ -398,3 +398,25 @@ def test_an_interrupted_workload_is_no_whole_one_for_a_replay(
     session.close()
     verdict = ruled(start(how="replay", replay=(session.options.history,)), case)
     assert (verdict.status, verdict.reason) == (Status.ERROR, "the run was interrupted")
+
+
+def test_prompts_that_differ_in_every_run_have_no_golden(
+    tmp_path: Path, back: Back, start: Callable[..., Session]
+) -> None:
+    back.facts = FACTS.model_copy(update={"how": "endpoint", "has_salt": False})
+    verdict = golden(start(golden="mine"), tmp_path)
+    assert verdict.status is Status.NOT_RUN
+    assert "there is nothing fixed to review" in verdict.reason
+
+
+def test_a_replay_holds_few_workloads_at_a_time(tmp_path: Path, start: Callable[..., Session]) -> None:
+    cases = []
+    for name in ("a", "b", "c"):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(CASE.replace("area/case", f"area/{name}"))
+        cases.append(load(path))
+    first = start()
+    assert all(ruled(first, case).status is Status.PASS for case in cases)
+    again = start(how="replay", replay=(first.options.history,))
+    assert all(ruled(again, case).status is Status.PASS for case in [*cases, *cases])
+    assert [again.known(case.spec, "") is not None for case in cases] == [False, True, True]
