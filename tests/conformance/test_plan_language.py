@@ -86,7 +86,7 @@ def test_a_place_beyond_the_text_is_named() -> None:
 
 
 def test_sampling_is_part_of_the_key_and_nothing_else_is_new() -> None:
-    steps = [
+    steps: list[dict[str, Any]] = [
         {"send": "a", "prompt": ["system"]},
         {"send": "b", "prompt": ["system"], "sampling": {"seed": 3}},
     ]
@@ -107,7 +107,8 @@ def test_what_the_dialect_does_not_list_is_unobservable() -> None:
         ({"reload": "a", "adapter": "a"}, {"adapters": []}, r"no adapter 'a' \(none is known\)"),
         ({"reload": "a", "adapter": "a"}, {"can_reload": False}, "no way to load new weights"),
         ({"hold": "queued"}, {"has_test": False}, "no test build"),
-        ({"send": "a", "messages": [{"role": "user", "content": ["system"]}]}, {"has_chat": False}, "no chat"),
+        ({"send": "a", "messages": [{"role": "user", "content": ["system"]}]},
+         {"has_chat": False}, "no chat"),
         ({"turns": "a", "count": 2, "opening": ["system"], "each": ["system"], "chat": True},
          {"has_chat": False}, "no chat"),
         ({"churn": "a", "pools": 1.0}, {"pool_blocks": None}, "does not tell its pool"),
