@@ -14,7 +14,6 @@ from engine.unpack import unpack
 from tests.engine.test_gguf import CONFIG, TEXT, logits, save, sizes, tensors, vocabulary
 from tests.engine.test_model import random_weights
 
-
 PLAIN = {name: w for name, w in random_weights(CONFIG).items() if not name.endswith("bias")}
 """As Llamas are: mlx-lm's form has a bias in all four products of attention or in none."""
 
