@@ -51,8 +51,8 @@ def chosen_alike(args: ChosenAlike, case: Case) -> Finding:
     return Finding(
         expected=f"each of {len(got)} replies = its solo run, grade {grade}",
         observed=[_line(o, difference) for o, difference in zip(got, found, strict=True)],
-        witness=f"{wrong[0].id} with {_options(wrong[0])} (cached {wrong[0].cached}) parts from its solo run: "
-        f"{wrong[1].text}"
+        witness=f"{wrong[0].id} with {_options(wrong[0])} (cached {wrong[0].cached}) parts from its "
+        f"solo run: {wrong[1].text}"
         if wrong
         else "",
         request=wrong[0].id if wrong else None,
@@ -78,7 +78,9 @@ def _line(outcome: Outcome, difference: Difference | None) -> str:
 def _difference(case: Case, grade: Grade, reply: Outcome, solo: Outcome) -> Difference | None:
     found = compare(case, grade, reply, solo)
     if found is None and reply.finish_reason != solo.finish_reason:
-        found = Difference(len(reply.text), f"it ended by {reply.finish_reason}, alone by {solo.finish_reason}")
+        found = Difference(
+            len(reply.text), f"it ended by {reply.finish_reason}, alone by {solo.finish_reason}"
+        )
     if found is None and reply.text != solo.text and grade != "decided":
         found = Difference(0, f"its text is {reply.text[-20:]!r} at the end, alone {solo.text[-20:]!r}")
     return found or _prompt_difference(case, grade, reply, solo)
@@ -93,7 +95,9 @@ def _prompt_difference(case: Case, grade: Grade, reply: Outcome, solo: Outcome) 
         return Difference(0, f"{len(a or [])} prompt logprobs came back, alone {len(b or [])}")
     margin = 0.0 if grade == "bits" else case.facts.margin
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if not _close(x, y, margin)), None)
-    return None if at is None else Difference(at, f"the logprob of prompt token {at} is {a[at]}, alone {b[at]}")
+    return (
+        None if at is None else Difference(at, f"the logprob of prompt token {at} is {a[at]}, alone {b[at]}")
+    )
 
 
 def _close(a: float | None, b: float | None, margin: float) -> bool:
@@ -131,16 +135,23 @@ def choices_alone(args: ChoicesAlone, case: Case) -> Finding:
     asked = int(many.plan.sampling.get("n", 1))
     guard(asked > 1, f"{many.id} asks for {asked} choice")
     singles = _singles(case, args, many, asked)
-    grade = effective_grade(case, [*singles, *map(_as_outcome, [many] * len(many.choices), many.choices)], "target")
+    grade = effective_grade(
+        case, [*singles, *map(_as_outcome, [many] * len(many.choices), many.choices)], "target"
+    )
     missing = asked - len({choice.index for choice in many.choices})
     wrong = None if missing else _first_apart(case, grade, many, singles)
     if wrong is None and not missing and _drawn(many):
         texts = [content_of(_as_outcome(many, choice)) for choice in many.choices]
-        guard(len({str(text) for text in texts}) > 1, "every choice is the same, so which is whose shows nothing")
+        guard(
+            len({str(text) for text in texts}) > 1,
+            "every choice is the same, so which is whose shows nothing",
+        )
     return Finding(
         expected=f"each of {asked} choices of {many.id} = that choice alone, grade {grade}",
         observed=[f"choice {c.index}  {c.finish_reason}  {c.text[:40]!r}" for c in many.choices],
-        witness=f"{many.id} came back with {len(many.choices)} of {asked} choices" if missing else wrong or "",
+        witness=f"{many.id} came back with {len(many.choices)} of {asked} choices"
+        if missing
+        else wrong or "",
         request=many.id if missing or wrong else None,
     )
 
@@ -182,7 +193,7 @@ class LogprobsTrue(Strict):
 
 @register("logprobs_true", "out/7", LogprobsTrue)
 def logprobs_true(args: LogprobsTrue, case: Case) -> Finding:
-    """Logprobs are finite and at most 0, ids lie in the vocabulary, logprob tokens are the reply's (out/7)."""
+    """Logprobs are finite and at most 0, ids lie in the vocabulary, their tokens are the reply's (out/7)."""
     got = case.requests(args.of)
     told = [o for o in got if o.logprobs]
     wrong = next(((o, text) for o in got if (text := _false(case, o))), None)
@@ -217,7 +228,9 @@ def _bad_value(outcome: Outcome) -> str:
 
 def _bad_id(case: Case, outcome: Outcome) -> str:
     size = case.facts.vocab
-    outside = next((id for id in outcome.token_ids or [] if id < 0 or (size is not None and id >= size)), None)
+    outside = next(
+        (id for id in outcome.token_ids or [] if id < 0 or (size is not None and id >= size)), None
+    )
     known = "" if size is None else f" of {size} tokens"
     return "" if outside is None else f"{outcome.id} holds the id {outside}, outside the vocabulary{known}"
 

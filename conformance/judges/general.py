@@ -1,4 +1,4 @@
-"""Judges that serve several requirements: a gauge between two marks, equal replies, replies apart, lawful counts.
+"""Judges that serve several requirements: a gauge between marks, equal replies, replies apart, lawful counts.
 
 Knows no requirement's content: a spec says with `as:` whose law it asks for. Does not know how counts come
 about (`law.py`) or how replies are compared (`out.py`).
@@ -22,7 +22,6 @@ from conformance.judges.base import (
     cached_of,
     guard,
     mark_ref,
-    need,
     register,
     seen,
     step_ref,
@@ -91,7 +90,7 @@ class Delta(Strict):
 @register("delta", "count/3", Delta)
 def delta(args: Delta, case: Case) -> Finding:
     """A gauge changed by so much between two marks: `equals`, `at_most`, `at_least`, in its own unit."""
-    before, after = _value(case, args.gauge, args.since), _value(case, args.gauge, args.until)
+    before, after = case.gauge(args.gauge, args.since), case.gauge(args.gauge, args.until)
     bounds = [(word, getattr(args, word)) for word in ("equals", "at_most", "at_least")]
     wanted = [(word, amount(case, length)) for word, length in bounds if length is not None]
     change = after - before
@@ -105,12 +104,6 @@ def delta(args: Delta, case: Case) -> Finding:
         if broken
         else "",
     )
-
-
-def _value(case: Case, gauge: str, mark: str) -> float:
-    values = case.sample_at(mark).values
-    need(gauge in values, f"the statistics at {mark!r} hold no {gauge}")
-    return values[gauge]
 
 
 def _holds(word: str, change: float, bound: int) -> bool:

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Sequence
 from pydantic import Field
 
 from conformance.history import Outcome, Sample
-from conformance.judges.adopt import stored_for, unlawful
+from conformance.judges.adopt import unlawful
 from conformance.judges.base import (
     Case,
     Finding,
-    Stop,
     cached_of,
     guard,
     in_flight_together,
@@ -26,6 +25,7 @@ from conformance.judges.base import (
     step_ref,
     times,
 )
+from conformance.judges.chosen import need_exact
 from conformance.judges.out import (
     cold_equals_cold,
     compare,
@@ -37,7 +37,6 @@ from conformance.judges.out import (
 from conformance.judges.store import own_blocks
 from conformance.law import common_prefix, generated_length
 from conformance.spec import Name, Strict
-from conformance.verdict import Status
 
 Chain = tuple[object, ...]
 
@@ -154,12 +153,14 @@ def _guard_control(case: Case, step: str | None, got: Sequence[Outcome], high: i
         return
     rise = _idle_rise(case, case.requests(step))
     guard(
-        rise > high, f"the no-sharing arm {step!r} keeps {rise:g} blocks, within the bound of {high}", [got[0].id]
+        rise > high,
+        f"the no-sharing arm {step!r} keeps {rise:g} blocks, within the bound of {high}",
+        [got[0].id],
     )
 
 
 def _idle_rise(case: Case, got: Sequence[Outcome]) -> float:
-    """Rise of kept blocks over a step, from the last idle reading before it to the last one before another."""
+    """Rise of kept blocks over a step, from the last idle reading before it to the last before another."""
     start, end = min(o.sent for o in got), max(o.ended for o in got)
     later = [o.sent for o in case.workload.outcomes if o.arm == "main" and o.sent > end]
     idle = [s for s in case.workload.samples if s.arm == "main" and not s.values.get("running")]
@@ -201,10 +202,10 @@ class Branches(Strict):
 
 @register("branches", "store/5", Branches, solo_steps=of_step)
 def branches(args: Branches, case: Case) -> Finding:
-    """Requests that part inside a partly filled block write none that another reads: each = solo (store/5)."""
+    """Requests that part inside a partly filled block write none that others read: each = solo (store/5)."""
     got = case.requests(args.of)
     solos = [solo_of(case, o) for o in got]
-    _need_ids_for_sampling(case, got)
+    need_exact(case, got)
     grade = effective_grade(case, [*got, *solos], "target")
     found = [compare(case, grade, o, solo) for o, solo in zip(got, solos, strict=True)]
     wrong = next(((o, d) for o, d in zip(got, found, strict=True) if d), None)
@@ -216,19 +217,15 @@ def branches(args: Branches, case: Case) -> Finding:
         _guard_inside_block(case, got)
     return Finding(
         expected=f"each of {len(got)} branches = its solo run, grade {grade}",
-        observed=[f"{o.id}  cached {o.cached}  {d.text if d else 'equal'}" for o, d in zip(got, found, strict=True)],
+        observed=[
+            f"{o.id}  cached {o.cached}  {d.text if d else 'equal'}" for o, d in zip(got, found, strict=True)
+        ],
         witness=f"{wrong[0].id} parts from its solo run: {wrong[1].text}; rows that it shares with its "
         f"{len(got) - 1} siblings are not what it wrote"
         if wrong
         else "",
         request=wrong[0].id if wrong else None,
     )
-
-
-def _need_ids_for_sampling(case: Case, got: Sequence[Outcome]) -> None:
-    drawn = any(o.plan.sampling.get("temperature") for o in got)
-    exact = case.facts.grade in ("bits", "tokens")
-    need(not drawn or exact, f"drawn tokens cannot be compared at grade {case.facts.grade}")
 
 
 def _guard_inside_block(case: Case, got: Sequence[Outcome]) -> None:
@@ -256,14 +253,14 @@ def declined(args: Declined, case: Case) -> Finding:
     laws = [case.lawful(o) for o in got]
     due = min(law.low for law in laws)
     guard(due > 0, "nothing was stored that the requests could have been offered")
-    missed = [_missed(case.sample_at(mark)) for mark in (args.since, args.until)]
+    missed = case.delta("missed_requests", args.since, args.until)
     reasons = {str((o.trace or {}).get("missed")) for o in got}
-    witness, culprit = _declined_witness(case, got, again, missed[1] - missed[0])
+    witness, culprit = _declined_witness(case, got, again, missed)
     return Finding(
         expected=f"{args.of} computes all of it and is counted as missed; {args.again} adopts as before",
         observed=[
             *map(seen, got, laws),
-            f"missed requests rose by {missed[1] - missed[0]:g}, reasons {', '.join(sorted(reasons))}",
+            f"missed requests rose by {missed:g}, reasons {', '.join(sorted(reasons))}",
             *(seen(o, case.lawful(o)) for o in again),
         ],
         witness=witness,
@@ -271,17 +268,15 @@ def declined(args: Declined, case: Case) -> Finding:
     )
 
 
-def _missed(sample: Sample) -> float:
-    need("missed_requests" in sample.values, "the target does not count requests that adopted nothing")
-    return sample.values["missed_requests"]
-
-
 def _declined_witness(
     case: Case, got: Sequence[Outcome], again: Sequence[Outcome], missed: float
 ) -> tuple[str, str | None]:
     taker = next((o for o in got if cached_of(o)), None)
     if taker is not None:
-        return f"{taker.id} cannot be served from stored rows, but reports {cached_of(taker)} cached", taker.id
+        return (
+            f"{taker.id} cannot be served from stored rows, but reports {cached_of(taker)} cached",
+            taker.id,
+        )
     harmed = next((o for o in again if not case.lawful(o).allows(cached_of(o))), None)
     if harmed is not None:
         return f"{unlawful(harmed, case.lawful(harmed))}; {got[0].id} was declined in between", harmed.id
@@ -308,12 +303,16 @@ def index_bounded(args: IndexBounded, case: Case) -> Finding:
     most = max(s.values["index_entries"] for s in readings)
     lines = [f"{passed:.1f} pools passed", f"at most {most:g} entries in {len(readings)} readings"]
     if over is None:
-        guard(passed >= args.pools, f"only {passed:.1f} pools of prompts passed, {args.pools:g} are asked for", lines)
+        guard(
+            passed >= args.pools,
+            f"only {passed:.1f} pools of prompts passed, {args.pools:g} are asked for",
+            lines,
+        )
     return Finding(
         expected=f"index entries <= {blocks[0]:g} blocks",
         observed=lines,
-        witness=f"{over.values['index_entries']:g} entries name {blocks[0]:g} blocks: entries of blocks that were "
-        f"recycled are still there after {_sent_by(got, over)} of {len(got)} prompts"
+        witness=f"{over.values['index_entries']:g} entries name {blocks[0]:g} blocks: those of recycled "
+        f"blocks are still there after {_sent_by(got, over)} of {len(got)} prompts"
         if over
         else "",
         request=got[_sent_by(got, over) - 1].id if over else None,

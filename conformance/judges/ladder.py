@@ -78,7 +78,7 @@ def _rungs(args: Ladder, case: Case) -> list[Rung]:
 
 def _judge(case: Case, rungs: Sequence[Rung], grade: Grade) -> tuple[str, str | None, bool]:
     """Witness, the request it is about, and whether it is about replies."""
-    for first, again, law in rungs:
+    for _, again, law in rungs:
         if not law.allows(cached_of(again)):
             return _unlawful(again, law), again.id, False
     for (_, short, below), (_, long, above) in pairwise(rungs):
@@ -107,7 +107,7 @@ def _fell(short: Outcome, below: Lawful, long: Outcome, above: Lawful) -> str:
 
 
 def _guard_edges(case: Case, rungs: Sequence[Rung]) -> None:
-    """A ladder shows something only where counts step up, and where whole multiples were among the lengths."""
+    """A ladder shows something only where counts step up, and where whole multiples are among its lengths."""
     granule, counts = case.granule(), {cached_of(again) for _, again, _ in rungs}
     guard(len(counts) > 1, f"every rung reports {counts} cached tokens, so no edge was crossed")
     whole = any(law.n % granule == 0 for _, _, law in rungs)

@@ -1,4 +1,4 @@
-"""Judges of adopt/4, adopt/5, adopt/8 and adopt/9: reuse under other conditions, after a cancel, after a queue.
+"""Judges of adopt/4, adopt/5, adopt/8 and adopt/9: reuse by other ways, after a cancel, after a queue.
 
 Knows the guards of these requirements (docs/requirements.md) and how the counter of computed tokens tells
 what was computed in truth. Does not know how a client left or what held a request in the queue.
@@ -95,9 +95,7 @@ def followers_go_on(args: FollowersGoOn, case: Case) -> Finding:
     witness, culprit = _from_zero(case, args, got, laws, written)
     if not witness:
         witness, culprit = _other_than_solo(case, got)
-    return Finding(
-        f"{args.of} adopts what {args.leader} had written, and = solo", lines, witness, culprit
-    )
+    return Finding(f"{args.of} adopts what {args.leader} had written, and = solo", lines, witness, culprit)
 
 
 def _left_early(case: Case, step: str) -> Outcome:
@@ -130,7 +128,10 @@ def _from_zero(
 ) -> tuple[str, str | None]:
     zero = next((o for o in got if cached_of(o) == 0), None)
     if zero is not None:
-        return f"{zero.id} began again from zero, although {args.leader} had computed {written} tokens", zero.id
+        return (
+            f"{zero.id} began again from zero, although {args.leader} had computed {written} tokens",
+            zero.id,
+        )
     granule, prefix = case.granule(), shared_prefix(case.workload, got)
     computed = sum(law.n - cached_of(o) for o, law in zip(got, laws, strict=True))
     once = prefix - min(prefix, written) // granule * granule
@@ -138,7 +139,9 @@ def _from_zero(
     if computed <= bound:
         return "", None
     most = max(zip(got, laws, strict=True), key=lambda pair: pair[1].n - cached_of(pair[0]))[0]
-    text = f"{args.of} computed {computed} tokens, {computed - bound} over the {bound} that were left to do once"
+    text = (
+        f"{args.of} computed {computed} tokens, {computed - bound} over the {bound} that were left to do once"
+    )
     return text, most.id
 
 
@@ -193,7 +196,7 @@ def queued_truly(args: QueuedTruly, case: Case) -> Finding:
     queued = case.requests(args.of)[0]
     law = case.lawful(queued)
     least, most = _computed_as_told(case, args)
-    rise = _at(case, "computed_tokens", args.until) - _at(case, "computed_tokens", args.since)
+    rise = case.delta("computed_tokens", args.since, args.until)
     witness = _lie(queued, law, rise, least, most)
     culprit: str | None = queued.id
     if not witness:
@@ -201,13 +204,15 @@ def queued_truly(args: QueuedTruly, case: Case) -> Finding:
     lines = [seen(queued, law), f"computed tokens rose by {rise:g}, the reports add up to {most}"]
     if not witness:
         _guard_evicted(case, queued, law, lines)
-    return Finding("computed tokens rise by n - cached of every request; reply = solo", lines, witness, culprit)
+    return Finding(
+        "computed tokens rise by n - cached of every request; reply = solo", lines, witness, culprit
+    )
 
 
 def _computed_as_told(case: Case, args: QueuedTruly) -> tuple[int, int]:
     """Tokens that were computed if every report between the marks is true, at least and at most.
 
-    Where the granule spans several blocks, an adopter may hold up to a granule less a block more than it says.
+    Where the granule spans several blocks, an adopter may hold almost a granule more than it says.
     """
     since, until = case.sample_at(args.since).at, case.sample_at(args.until).at
     ran = [o for o in case.workload.outcomes if o.arm == "main" and since <= o.sent <= until]
@@ -235,12 +240,6 @@ def _lie(queued: Outcome, law: Lawful, rise: float, least: int, most: int) -> st
     return ""
 
 
-def _at(case: Case, gauge: str, mark: str) -> float:
-    values = case.sample_at(mark).values
-    need(gauge in values, f"the target does not expose {gauge.replace('_', ' ')}")
-    return values[gauge]
-
-
 def _guard_evicted(case: Case, queued: Outcome, law: Lawful, lines: Sequence[str]) -> None:
     started = queued.first if queued.first is not None else queued.ended
     readings = [(s.at, s.values["evictions"]) for s in _main(case) if "evictions" in s.values]
@@ -253,4 +252,6 @@ def _guard_evicted(case: Case, queued: Outcome, law: Lawful, lines: Sequence[str
     guard(bool(waited), f"{queued.id} was not seen to wait", lines)
     guard(law.low > 0, f"no prefix of {queued.id} had been stored", lines)
     lost = cached_of(queued) < law.low
-    guard(lost, f"{queued.id} still found all {law.low} tokens of its prefix: another entry was evicted", lines)
+    guard(
+        lost, f"{queued.id} still found all {law.low} tokens of its prefix: another entry was evicted", lines
+    )
