@@ -23,7 +23,7 @@ from engine.storage import PagedStorage
 
 @fault("visible_two_requests_late", "C01", "adopt/5 adopt/1", seam="paged")
 class VisibleTwoRequestsLate(PagedStorage):
-    """What a request stored is found only after another one came by: the first repeat is cold, the second hits."""
+    """What was stored is found only after another request came by: a first repeat is cold, a second hits."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,7 +57,7 @@ class FullHitLeavesNoToken(PagedStorage):
 
 @fault("forget_on_cancel", "C13", "adopt/4 adopt/8", seam="scheduler")
 class ForgetOnCancel(Scheduler):
-    """When the client of a prefill goes away, what was computed is thrown away; whoever waits starts from zero."""
+    """When the client of a prefill goes away, what was computed goes too; whoever waits starts from zero."""
 
     def cancel(self, request_id: str) -> None:
         tables = [seq.table for seq in self.running if seq.request.id == request_id]
@@ -71,7 +71,7 @@ class ForgetOnCancel(Scheduler):
 
 @fault("match_on_arrival", "C04", "adopt/9", seam="paged")
 class MatchOnArrival(PagedStorage):
-    """A queued request adopts the blocks that were matched when it came, whatever was written to them since."""
+    """A queued request adopts the blocks that were matched when it came, whatever they hold by then."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -146,7 +146,7 @@ class NoDedupOnPublish(SecondNames):
 
 @fault("share_partial_tail_no_cow", "C05", "store/5 out/5", seam="paged")
 class SharePartialTailNoCow(PagedStorage):
-    """A partly filled last block is shared with whoever goes on from it, and each writes its own rows there."""
+    """A partly filled last block is shared by all who go on from it, and each writes its rows there."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -192,7 +192,7 @@ class DeclineDropsEntry(PagedStorage):
 
 @fault("keep_hash_on_recycle", "C06", "store/8 evict/4", seam="paged")
 class KeepHashOnRecycle(PagedStorage):
-    """A block that is recycled keeps its old name beside the new one, so the index grows and finds wrong rows."""
+    """A recycled block keeps its old name beside the new one: the index grows, and finds wrong rows."""
 
     def _evict_one(self) -> None:
         block = self.pool.oldest()
@@ -206,7 +206,7 @@ class KeepHashOnRecycle(PagedStorage):
 
 @fault("penalty_window_from_computed_tokens", "C21", "out/4", seam="sampler")
 class PenaltyWindowFromComputedTokens(Sampler):
-    """Repetition penalties forget the adopted part of the prompt, so a warm reply repeats what a cold one avoids."""
+    """Penalties forget the adopted part of the prompt: a warm reply repeats what a cold one avoids."""
 
     def adjust(self, seq: Sequence, logits: mx.array) -> mx.array:
         seen = copy(seq)
@@ -217,7 +217,7 @@ class PenaltyWindowFromComputedTokens(Sampler):
 
 @fault("seed_counts_computed_tokens", "C21", "out/4", seam="sampler")
 class SeedCountsComputedTokens(Sampler):
-    """A seeded reply depends on how much of its prompt was computed, so the same seed draws other tokens warm."""
+    """What a seed draws depends on how much of the prompt was computed: warm replies differ from cold."""
 
     def _draw(self, seq: Sequence, logits: mx.array) -> mx.array:
         params = replace(seq.request.params, seed=(seq.request.params.seed or 0) + seq.cached)

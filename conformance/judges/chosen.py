@@ -124,7 +124,11 @@ class ChoicesAlone(Strict):
     alone: Name = step_ref()
 
 
-@register("choices_alone", "out/5", ChoicesAlone)
+def _alone(args: ChoicesAlone) -> frozenset[str]:
+    return frozenset({args.alone})
+
+
+@register("choices_alone", "out/5", ChoicesAlone, solo_steps=_alone)
 def choices_alone(args: ChoicesAlone, case: Case) -> Finding:
     """Each of n choices is what that choice is alone (out/5).
 
@@ -140,6 +144,8 @@ def choices_alone(args: ChoicesAlone, case: Case) -> Finding:
     )
     missing = asked - len({choice.index for choice in many.choices})
     wrong = None if missing else _first_apart(case, grade, many, singles)
+    if wrong is not None:
+        cold_equals_cold(case, singles, grade)
     if wrong is None and not missing and _drawn(many):
         texts = [content_of(_as_outcome(many, choice)) for choice in many.choices]
         guard(
