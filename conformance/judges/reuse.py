@@ -160,24 +160,42 @@ class RetryReuses(Strict):
     again: Name = step_ref()
 
 
+Retry = tuple[Outcome, int, Outcome, int]
+"""A cancelled request, the tokens it had computed, its retry, and what that must adopt of them."""
+
+
 @register("retry_reuses", "adopt/8", RetryReuses)
 def retry_reuses(args: RetryReuses, case: Case) -> Finding:
-    """A retry after a cancelled prefill reuses what was written, but for the chunk in flight (adopt/8)."""
-    gone, again = _left_early(case, args.left), case.requests(args.again)[0]
-    written, granule = written_by(case, gone), case.granule()
-    guard(again.sent >= gone.ended, f"{again.id} was sent before the client of {gone.id} left")
-    law = case.lawful(again)
-    due = (min(written, law.n - 1) - (case.facts.chunk or granule)) // granule * granule
-    guard(due > 0, f"{gone.id} left after {written} computed tokens: too few to owe a hit")
-    short = cached_of(again) < due
+    """A retry after a cancelled prefill reuses what was written, but for the chunk in flight (adopt/8).
+
+    Of several that were cancelled those count that had more than a chunk behind them.
+    """
+    gone, again = case.workload.of(args.left), case.requests(args.again)
+    guard(len(gone) == len(again), f"{len(gone)} requests were cancelled, {len(again)} sent again")
+    early = [(a, b) for a, b in zip(gone, again, strict=True) if a.left == "prefilling" and a.ended <= b.sent]
+    guard(bool(early), f"no client of {args.left!r} was seen to leave in mid-prefill before its retry")
+    retries = [_retry(case, a, b) for a, b in early]
+    lines = [f"{a.id} left after {n} computed tokens, {seen(b, case.lawful(b))}" for a, n, b, _ in retries]
+    guard(any(due > 0 for *_, due in retries), "every client left too early to be owed a hit", lines)
+    wrong = next((retry for retry in retries if cached_of(retry[2]) < retry[3]), None)
     return Finding(
-        expected=f"{again.id} adopts at least {due} of the {written} tokens that {gone.id} computed",
-        observed=[f"{gone.id} left after {written} computed tokens", seen(again, law)],
-        witness=f"{again.id} reports {cached_of(again)} cached tokens, although {gone.id} had computed "
-        f"{written} of the same prompt before its client left"
-        if short
-        else "",
-        request=again.id if short else None,
+        expected="each retry adopts what had been computed, but for one chunk",
+        observed=lines,
+        witness=_paid_twice(*wrong) if wrong else "",
+        request=wrong[2].id if wrong else None,
+    )
+
+
+def _retry(case: Case, gone: Outcome, again: Outcome) -> Retry:
+    written, granule = written_by(case, gone), case.granule()
+    known = min(written, case.length(again) - 1) - (case.facts.chunk or granule)
+    return gone, written, again, known // granule * granule
+
+
+def _paid_twice(gone: Outcome, written: int, again: Outcome, due: int) -> str:
+    return (
+        f"{again.id} reports {cached_of(again)} cached tokens, although {gone.id} had computed {written} "
+        f"of the same prompt before its client left: at least {due} were owed"
     )
 
 

@@ -182,16 +182,37 @@ def test_a_retry_that_pays_again_fails(cached: int) -> None:
     assert (verdict.status, verdict.request) == (Status.FAIL, "again")
     assert verdict.witness == (
         f"again reports {cached} cached tokens, although leader had computed 160 of the same prompt before "
-        "its client left"
+        "its client left: at least 96 were owed"
     )
 
 
 def test_a_retry_after_too_little_is_vacuous() -> None:
-    assert "too few to owe a hit" in retry(retried(0, written=64)).reason
+    assert retry(retried(0, written=64)).reason == "every client left too early to be owed a hit"
 
 
 def test_a_retry_before_the_client_left_is_vacuous() -> None:
-    assert retry(retried(0, sent=1.5)).reason == "again was sent before the client of leader left"
+    reason = "no client of 'leader' was seen to leave in mid-prefill before its retry"
+    assert retry(retried(0, sent=1.5)).reason == reason
+    late = retried(0)
+    late.outcomes[0].left = None
+    assert retry(late).reason == reason
+
+
+def test_every_cancelled_request_needs_a_retry() -> None:
+    made = retried(96)
+    made.outcomes[-1] = reply(ask("again", LEADER, 0), 3, 4, cached=96)
+    made.outcomes.append(reply(ask("again", LEADER, 1), 4, 5, cached=96))
+    assert retry(made).reason == "1 requests were cancelled, 2 sent again"
+
+
+def test_of_several_those_count_that_left_in_time() -> None:
+    made = retried(0, written=160)
+    left, again = made.outcomes
+    early = left.model_copy(update={"index": 1, "id": "leader[1]", "left": None})
+    made.outcomes = [left, early, again, again.model_copy(update={"index": 1, "id": "again[1]"})]
+    assert retry(made).request == "again"
+    made.outcomes[2].cached = 96
+    assert retry(made).status is Status.PASS
 
 
 def queued(cached: int, computed: float, evicted: float = 9, waiting: float = 1, **changes: Any) -> Workload:
