@@ -182,6 +182,10 @@ class SharePartialTailNoCow(PagedStorage):
 class DeclineDropsEntry(PagedStorage):
     """A request that cannot be served from stored rows throws away those that it was offered."""
 
+    def publish(self, seq: Sequence) -> None:
+        if seq.adopts:
+            super().publish(seq)
+
     def prepare(self, seq: Sequence) -> None:
         super().prepare(seq)
         offered = [] if seq.adopts else self.index.match(seq.root, seq.keys, seq.tokens)

@@ -110,7 +110,7 @@ def test_a_follower_that_begins_from_zero_fails() -> None:
 def test_followers_that_each_compute_the_rest_fail() -> None:
     # 4 * (224 - 32) = 768 tokens, where 72 + 96 + 128 = 296 were left.
     verdict = follow(cancelled(32, 32, 32, 32))
-    assert verdict.witness == "four computed 768 tokens, 472 over the 296 that were left to do once"
+    assert verdict.witness == "after leader 768 tokens were computed, 472 over the 296 left to do once"
 
 
 def test_a_follower_with_another_reply_fails() -> None:
@@ -128,13 +128,26 @@ def test_a_follower_with_another_reply_fails() -> None:
         (cancelled(0, 0, written=31), "leader left after 31 computed tokens, less than one granule"),
         (
             cancelled(128, 192, sent=3),
-            "leader had left before every request of 'four' was sent",
+            "four[0] was not sent while leader was prefilling",
         ),
     ],
 )
 def test_a_cancel_that_came_too_early_or_too_late_is_vacuous(made: Workload, reason: str) -> None:
     verdict = follow(made)
     assert (verdict.status, verdict.reason) == (Status.VACUOUS, reason)
+
+
+def test_of_several_rounds_those_count_in_which_the_cancel_landed() -> None:
+    made = cancelled(128, 192)
+    missed = made.outcomes[0].model_copy(update={"id": "leader[1]", "index": 1, "left": "decoding"})
+    more = [
+        o.model_copy(update={"id": f"four[{o.index + 2}]", "index": o.index + 2, "cached": 0})
+        for o in made.of("four")
+    ]
+    made.outcomes += [missed, *more]
+    assert follow(made).status is Status.PASS
+    made.outcomes[1].cached = 0
+    assert follow(made).request == "four[0]"
 
 
 def test_a_prefix_that_was_stored_before_is_vacuous() -> None:
