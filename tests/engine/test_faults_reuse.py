@@ -165,6 +165,29 @@ def test_choice_that_forgets_the_adopted_part_differs_warm(name: str) -> None:
     assert same == [True, False]
 
 
+@pytest.mark.parametrize(("name", "cached", "told"), [(None, 0, 10), ("guess_prompt_logprobs", 8, 2)])
+def test_guess_prompt_logprobs_tells_nothing_of_what_it_adopted(
+    name: str | None, cached: int, told: int
+) -> None:
+    engine = rig(name)
+    prompt = engine.prompt(10)
+    run(engine, prompt)
+    client = engine.add(prompt, prompt_logprobs=0)
+    assert finish(engine, client) == [cached]
+    assert len(client.prompted) == told
+
+
+def test_drift_with_traffic_shows_after_eight_others() -> None:
+    engine = rig("drift_with_traffic")
+    values = []
+    for others in (0, 0, 8):
+        run(engine, *(engine.prompt(6, seed=20 + i) for i in range(others)))
+        client = engine.add(engine.prompt(10), logprobs=0, salt=f"alone-{others}")
+        finish(engine, client)
+        values.append([token.logprob for token in client.said()])
+    assert values[0] == values[1] != values[2]
+
+
 def test_logits_as_logprobs_are_above_zero() -> None:
     values = []
     for name in (None, "logits_as_logprobs"):
