@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from conformance.history import Grade, Outcome
 from conformance.judges.adopt import unlawful
-from conformance.judges.base import Case, Finding, cached_of, guard, register, seen, step_ref
+from conformance.judges.base import Case, Finding, cached_of, guard, need, register, seen
 from conformance.judges.out import cold_equals_cold, compare, effective_grade
 from conformance.law import Lawful
 from conformance.spec import Name, Strict
@@ -21,17 +24,26 @@ Rung = tuple[Outcome, Outcome, Lawful]
 
 
 class Ladder(Strict):
-    of: Name = step_ref()
-    again: Name = step_ref()
+    of: list[Name] = Field(min_length=1, json_schema_extra={"ref": "step"})
+    again: list[Name] = Field(min_length=1, json_schema_extra={"ref": "step"})
+
+    @model_validator(mode="after")
+    def _in_pairs(self) -> Self:
+        if len(self.of) != len(self.again):
+            raise ValueError("`of` and `again` name as many steps each: every step and its repeat")
+        return self
 
 
 def _again(args: Ladder) -> frozenset[str]:
-    return frozenset({args.again})
+    return frozenset(args.again)
 
 
 @register("ladder", "adopt/6", Ladder, solo_steps=_again)
 def ladder(args: Ladder, case: Case) -> Finding:
-    """Every length goes twice without an error, alike, with lawful counts that never fall (adopt/6)."""
+    """Every length goes twice without an error, alike, with lawful counts that never fall (adopt/6).
+
+    `of` may be several steps, each with its repeat in `again`: a small cache need not hold the whole ladder.
+    """
     refused = _refused(case, args)
     if refused is not None:
         return _broken(refused)
@@ -53,7 +65,7 @@ def ladder(args: Ladder, case: Case) -> Finding:
 
 def _refused(case: Case, args: Ladder) -> Outcome | None:
     """A request that the server, still up, answered with an error: the law asks for none."""
-    sent = [o for step in (args.of, args.again) for o in case.workload.of(step)]
+    sent = [o for step in (*args.of, *args.again) for o in case.workload.of(step)]
     return next((o for o in sent if o.status is not None and not o.ok and not o.timed_out), None)
 
 
@@ -68,7 +80,7 @@ def _broken(outcome: Outcome) -> Finding:
 
 
 def _rungs(args: Ladder, case: Case) -> list[Rung]:
-    first, again = case.requests(args.of), case.requests(args.again)
+    first, again = ([o for step in steps for o in case.requests(step)] for steps in (args.of, args.again))
     guard(len(first) == len(again), f"{len(first)} prompts were sent first, {len(again)} again")
     rungs = [(a, b, case.lawful(b)) for a, b in zip(first, again, strict=True)]
     strangers = next((b.id for a, b, _ in rungs if a.plan.key != b.plan.key), None)
@@ -109,6 +121,7 @@ def _fell(short: Outcome, below: Lawful, long: Outcome, above: Lawful) -> str:
 def _guard_edges(case: Case, rungs: Sequence[Rung]) -> None:
     """A ladder shows something only where counts step up, and where whole multiples are among its lengths."""
     granule, counts = case.granule(), {cached_of(again) for _, again, _ in rungs}
+    need(len({law.n for *_, law in rungs}) > 1, "prompts of these lengths cannot be written for the target")
     guard(len(counts) > 1, f"every rung reports {counts} cached tokens, so no edge was crossed")
     whole = any(law.n % granule == 0 for _, _, law in rungs)
     guard(whole, f"no length is a multiple of the granule of {granule}, where a count by one shows")

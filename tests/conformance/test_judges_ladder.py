@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from conformance.history import Workload
+from conformance.judges import JUDGES
 from conformance.verdict import Status, Verdict
 from tests.conformance.builders import ask, facts, judge, reply, solo, workload
 
@@ -29,7 +31,7 @@ def scene(cached: tuple[int, ...] = LAW, lengths: tuple[int, ...] = LENGTHS, **t
 
 
 def ladder(made: Workload) -> Verdict:
-    return judge("ladder", made, of="first", again="again")
+    return judge("ladder", made, of=["first"], again=["again"])
 
 
 def change(made: Workload, id: str, **changes: Any) -> Workload:
@@ -101,6 +103,30 @@ def test_rungs_between_the_same_two_edges_are_vacuous() -> None:
 
 def test_without_a_whole_multiple_it_is_vacuous() -> None:
     assert "no length is a multiple of the granule of 32" in ladder(scene((0, 32), (31, 33))).reason
+
+
+def test_lengths_that_all_came_out_alike_are_unobservable() -> None:
+    verdict = ladder(scene((32, 32), (50, 50)))
+    assert (verdict.status, verdict.reason) == (
+        Status.UNOBSERVABLE,
+        "prompts of these lengths cannot be written for the target",
+    )
+
+
+def test_a_ladder_may_be_climbed_in_several_steps() -> None:
+    made = scene()
+    for outcome in made.outcomes:
+        if outcome.index > 2:
+            outcome.step, outcome.index = f"{outcome.step}-high", outcome.index - 3
+    steps: dict[str, Any] = {"of": ["first", "first-high"], "again": ["again", "again-high"]}
+    assert judge("ladder", made, **steps).status is Status.PASS
+    made.outcomes[-1].cached = 32
+    assert judge("ladder", made, **steps).request == "again[4]"
+
+
+def test_every_step_of_a_ladder_has_its_repeat() -> None:
+    with pytest.raises(ValidationError, match="every step and its repeat"):
+        JUDGES["ladder"].args.model_validate({"of": ["a", "b"], "again": ["c"]})
 
 
 def test_a_repeat_of_other_prompts_is_vacuous() -> None:
