@@ -41,8 +41,8 @@ __all__ = [
     "Arm", "BanFirst", "Burst", "ChangedPart", "Churn", "Entry", "Expect", "Fail", "HeadPart", "Hold",
     "Join", "Leave", "Length", "LiteralPart", "Loop", "Mark", "MarkerPart", "Message", "Name", "Overwrite",
     "Part", "Reload", "RenderedPart", "Repeat", "RepeatPart", "ReplyPart", "Request", "Reset", "Salt",
-    "Sampling", "Send", "Series", "Serve", "Spec", "Start", "Step", "StopToken", "Strict", "Text", "Turns", "UniquePart",
-    "Variable", "Wait", "When", "all_steps", "entries", "step_name",
+    "Sampling", "Send", "Series", "Serve", "Spec", "Start", "Step", "StopToken", "Strict", "Text", "Turns",
+    "UniquePart", "Variable", "Wait", "When", "all_steps", "entries", "step_name",
 ]  # fmt: skip
 
 SpecId = Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$")]
