@@ -40,7 +40,7 @@ class Engine:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._count = folder, 0
-        self._back = Backend(TargetOptions("engine", timeout=30.0), print)
+        self._back = Backend(TargetOptions("engine", timeout=30.0))
         self._fleet = self._back.open()
 
     def run(self, body: str, name: str, rung: str = "", ladder: str = "") -> Workload:

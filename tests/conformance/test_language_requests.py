@@ -240,8 +240,7 @@ def test_an_adapter_is_another_identity_until_it_is_reloaded(engine: Engine) -> 
     ("more", "reason"),
     [
         ("adapter: z", "the target serves no adapter 'z' (a, b)"),
-        ("sampling: {top_p: 0.5}", "the target is not known to take top_p"),
-        ("leave: {phase: decoding, how: abort}", "the target has no route that ends a request"),
+        ("sampling: {top_p: 0.5, min_tokens: 1}\n    adapter: y", "the target serves no adapter 'y' (a, b)"),
     ],
 )
 def test_what_the_engine_lacks_is_unobservable(engine: Engine, more: str, reason: str) -> None:
