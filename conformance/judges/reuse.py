@@ -119,7 +119,7 @@ def _cancels(args: FollowersGoOn, case: Case) -> list[Cancel]:
         followers = got[at * each : (at + 1) * each]
         reason = _why_not(case, leader, followers) or reason
         if not _why_not(case, leader, followers):
-            found.append(Cancel(leader, followers, written_by(case, leader)))
+            found.append(Cancel(leader, followers, written_by(case, leader) or 0))
     guard(bool(found), reason)
     return found
 
@@ -130,24 +130,24 @@ def _why_not(case: Case, leader: Outcome, followers: Sequence[Outcome]) -> str:
     late = next((o.id for o in followers if not leader.sent < o.sent < leader.ended), None)
     if late is not None:
         return f"{late} was not sent while {leader.id} was prefilling"
-    written = written_by(case, leader)
+    written = written_by(case, leader) or 0
     if written < case.granule():
         return f"{leader.id} left after {written} computed tokens, less than one granule"
     warm = next((law.lcp.source for o in followers if (law := case.lawful(o)).lcp.low), None)
     return f"the cache was not empty: {warm} had stored a prefix before" if warm else ""
 
 
-def written_by(case: Case, outcome: Outcome) -> int:
+def written_by(case: Case, outcome: Outcome) -> int | None:
     """Prompt tokens computed between the moment a request was sent and the moment its client left.
 
-    By the server's own counter, which is the request's alone while others wait or are idle.
+    By the server's own counter, which is the request's alone while others wait or are idle; None when it was
+    not read in between.
     """
     readings = [(s.at, s.values["computed_tokens"]) for s in _main(case) if "computed_tokens" in s.values]
     need(bool(readings), "the target does not tell how many tokens it has computed")
     before = [value for at, value in readings if at <= outcome.sent]
     during = [value for at, value in readings if outcome.sent < at <= outcome.ended]
-    need(bool(before and during), f"computed tokens were not read before and during {outcome.id}")
-    return int(max(during) - before[-1])
+    return int(max(during) - before[-1]) if before and during else None
 
 
 def _main(case: Case) -> list[Sample]:
@@ -213,7 +213,7 @@ def retry_reuses(args: RetryReuses, case: Case) -> Finding:
 
 
 def _retry(case: Case, gone: Outcome, again: Outcome) -> Retry:
-    written, granule = written_by(case, gone), case.granule()
+    written, granule = written_by(case, gone) or 0, case.granule()
     known = min(written, case.length(again) - 1) - (case.facts.chunk or granule)
     return gone, written, again, known // granule * granule
 

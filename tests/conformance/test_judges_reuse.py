@@ -203,6 +203,12 @@ def test_a_retry_after_too_little_is_vacuous() -> None:
     assert retry(retried(0, written=64)).reason == "every client left too early to be owed a hit"
 
 
+def test_a_retry_whose_first_try_was_not_sampled_is_vacuous() -> None:
+    made = retried(0)
+    made.samples = [reading for reading in made.samples if reading.at != 1.9]
+    assert retry(made).reason == "every client left too early to be owed a hit"
+
+
 def test_a_retry_before_the_client_left_is_vacuous() -> None:
     reason = "no client of 'leader' was seen to leave in mid-prefill before its retry"
     assert retry(retried(0, sent=1.5)).reason == reason
