@@ -32,7 +32,9 @@ def test_the_registry_holds_the_words_of_the_language() -> None:
         "adopters", "same_total", "computed_once", "turns_adopt",
         "stored_once", "entry_intact", "returned", "one_shot",
         "same_as_solo", "own_content", "counted", "no_false_hit", "released", "footprint_within", "recorded",
-        "golden",
+        "golden", "followers_go_on", "same_cached", "ladder", "retry_reuses", "queued_truly", "kept_once",
+        "branches", "declined", "index_bounded", "twins_once", "chosen_alike", "choices_alone",
+        "logprobs_true", "delta", "same_as", "distinct", "lawful",
     }  # fmt: skip
 
 

@@ -53,6 +53,25 @@ def test_prompts_are_made_of_earlier_ones_and_their_replies(engine: Engine) -> N
     assert longer.cached == 128
 
 
+def test_a_chat_goes_on_as_the_ids_it_was_rendered_to(engine: Engine) -> None:
+    seen = engine.run(
+        """
+        steps:
+          - send: chat
+            messages:
+              - {role: user, content: [system]}
+            max_tokens: 4
+          - send: bare
+            prompt: [{rendered_of: chat}, {unique: 3}]
+            max_tokens: 4
+        """,
+        "bare",
+    )
+    chat, bare = the(seen, "chat"), the(seen, "bare")
+    assert ids(bare)[:-3] == chat.rendered_ids
+    assert bare.cached == len(ids(bare)[:-3]) // 32 * 32
+
+
 def test_one_token_is_changed_and_nothing_else(engine: Engine) -> None:
     seen = engine.run(
         """
