@@ -114,7 +114,8 @@ def lcp_with_stored(workload: Workload, outcome: Outcome) -> Lcp:
 def _same_identity(workload: Workload, outcome: Outcome) -> Iterable[Outcome]:
     salted = workload.facts[outcome.arm].has_salt
     for other in workload.outcomes:
-        same = not salted or other.plan.salt == outcome.plan.salt
+        same = other.plan.adapter == outcome.plan.adapter
+        same = same and (not salted or other.plan.salt == outcome.plan.salt)
         if other is not outcome and other.arm == outcome.arm and same:
             yield other
 

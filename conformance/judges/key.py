@@ -1,13 +1,37 @@
 """Judges of key/*: what must not match.
 
-Knows the negative control of key/6 (docs/requirements.md). Does not know how prompts were made to differ.
+Knows the negative control of key/6, and how a request is shown to have used nothing but what its own
+identity and its own parents stored (key/1 to key/5, key/7; docs/requirements.md). Does not know how prompts were
+made to differ.
 """
 
 from __future__ import annotations
 
-from conformance.judges.base import Case, Finding, cached_of, guard, register, seen, step_ref
+from collections.abc import Sequence
+from statistics import median
+
+from conformance.history import Outcome
+from conformance.judges.base import (
+    Case,
+    Finding,
+    Stop,
+    cached_of,
+    control,
+    guard,
+    mark_ref,
+    need,
+    register,
+    seen,
+    step_ref,
+)
 from conformance.judges.count import over_count
+from conformance.judges.out import apart_from_solo, of_step, reply_content, solo_of
+from conformance.law import Lawful, shared_prefix
 from conformance.spec import Name, Strict
+from conformance.verdict import Status
+
+NOISE = 0.1
+"""Share of the control's median below which a difference in time to first token says nothing (key/5)."""
 
 
 class NoFalseHit(Strict):
@@ -29,3 +53,159 @@ def no_false_hit(args: NoFalseHit, case: Case) -> Finding:
         witness=over_count(*wrong) if wrong else "",
         request=wrong[0].id if wrong else None,
     )
+
+
+class OwnMatch(Strict):
+    of: Name = step_ref()
+    positive: Name = step_ref()
+    stored: Name | None = step_ref(None)
+    collided_at: Name | None = mark_ref(None)
+
+
+@register("own_match", "key/1", OwnMatch, solo_steps=of_step)
+def own_match(args: OwnMatch, case: Case) -> Finding:
+    """Requests adopt only what their own identity and parents stored, and answer as alone (key/1 to 4, 7).
+
+    `positive` must adopt more than any of them may. `stored`: what another identity stored before, and must
+    share a prefix with them. `collided_at`: a mark at which the index shows that hashes collided (key/4).
+    """
+    got = case.requests(args.of)
+    judged = [(o, case.lawful(o)) for o in got]
+    wrong = next(((o, law) for o, law in judged if not 0 <= cached_of(o) <= law.high), None)
+    apart = None if wrong else apart_from_solo(case, got)
+    if wrong is None and apart is None:
+        _guard_own(args, case, judged)
+    return Finding(
+        expected="cached <= law_hi of the LCP under the same identity; each reply = its solo run",
+        observed=[seen(o, law) for o, law in judged],
+        witness=_foreign_match(args, case, *wrong) if wrong else apart[1] if apart else "",
+        request=wrong[0].id if wrong else apart[0].id if apart else None,
+    )
+
+
+def _foreign_match(args: OwnMatch, case: Case, outcome: Outcome, law: Lawful) -> str:
+    """The false hit, and where its tokens may have come from."""
+    if args.stored is None or cached_of(outcome) < 0:
+        return over_count(outcome, law)
+    other = case.requests(args.stored)[0]
+    shared = shared_prefix(case.workload, [outcome, other])
+    return f"{over_count(outcome, law)}; {other.id} has {shared} of its tokens, under {_identity(other)}"
+
+
+def _identity(outcome: Outcome) -> str:
+    adapter = f"adapter {outcome.plan.adapter}" if outcome.plan.adapter else "no adapter"
+    return f"salt {outcome.plan.salt!r} and {adapter}"
+
+
+def _guard_own(args: OwnMatch, case: Case, judged: Sequence[tuple[Outcome, Lawful]]) -> None:
+    if args.stored is not None:
+        _guard_tempted(case, case.requests(args.stored)[0], judged)
+    if args.collided_at is not None:
+        _guard_collided(args.collided_at, case)
+    if case.requirement == "key/3":
+        low = min(law.low for _, law in judged)
+        guard(low > 0, f"nothing was stored under the own parent of {args.of!r}, so only one parent was")
+    reached = min(map(cached_of, case.requests(args.positive)))
+    most = max(law.high for _, law in judged)
+    what = f"{args.positive!r} adopts {reached} tokens, no more than the {most} that {args.of!r} may"
+    guard(reached > most, f"{what}: a cache that is off would pass")
+
+
+def _guard_tempted(case: Case, other: Outcome, judged: Sequence[tuple[Outcome, Lawful]]) -> None:
+    """Another identity must have stored what these requests would have liked to find."""
+    for outcome, law in judged:
+        _need_identity(case, other, outcome)
+        shared = shared_prefix(case.workload, [outcome, other])
+        enough = shared >= law.high + case.granule()
+        guard(enough, f"{outcome.id} shares {shared} tokens with {other.id}: not one granule to mistake")
+    for outcome, _ in judged:
+        if outcome.plan.adapter != other.plan.adapter:
+            own = reply_content(solo_of(case, outcome)) != reply_content(other)
+            guard(own, f"{outcome.id} answers alone what {other.id} answers, so weights show no owner")
+
+
+def _need_identity(case: Case, other: Outcome, outcome: Outcome) -> None:
+    if other.plan.adapter == outcome.plan.adapter:
+        need(case.facts.has_salt, "the target has no field that keeps the caches of two clients apart")
+    same = (other.plan.salt, other.plan.adapter) == (outcome.plan.salt, outcome.plan.adapter)
+    guard(not same, f"{outcome.id} and {other.id} have the same identity: {_identity(outcome)}")
+
+
+def _guard_collided(mark: str, case: Case) -> None:
+    """Distinct full blocks that were sent, and fewer in the index although none was evicted (key/4)."""
+    values = case.sample_at(mark).values
+    need({"index_entries", "evictions"} <= set(values), "the target does not expose the size of its index")
+    sent, entries = _distinct_blocks(case), values["index_entries"]
+    guard(not values["evictions"], f"{values['evictions']:g} blocks were evicted, so the index may be small")
+    line = f"{sent} distinct full blocks were sent and {entries:g} are in the index: no hash collided"
+    guard(entries < sent, line)
+
+
+def _distinct_blocks(case: Case) -> int:
+    """Full blocks of all prompts, each with its parents and identity counted once."""
+    block = case.block()
+    chains = {
+        (o.plan.salt, o.plan.adapter, tuple((o.plan.prompt_ids or [])[:stop]))
+        for o in case.workload.outcomes
+        if o.arm == "main"
+        for stop in range(block, len(o.plan.prompt_ids or []) + 1, block)
+    }
+    return len(chains)
+
+
+class QuietTiming(Strict):
+    across: Name = step_ref()
+    control: Name = step_ref()
+    same: Name = step_ref()
+
+
+@register("quiet_timing", "key/5", QuietTiming)
+def quiet_timing(args: QuietTiming, case: Case) -> Finding:
+    """Under another salt a stored prefix takes as long as one of equal length that nobody sent (key/5).
+
+    Medians of the times to a first token; `same`, which may reuse the prefix, must be faster.
+    """
+    need(case.facts.has_salt, "the target has no field that keeps the caches of two clients apart")
+    across, cold, warm = (_ttfts(case, step) for step in (args.across, args.control, args.same))
+    noise = max(NOISE * median(cold), 3 * _deviation(cold))
+    gained = median(cold) - median(across)
+    if gained > noise:
+        varies = max(cold) > 2 * min(cold)
+        control(not varies, f"the control {args.control!r} varies more than twofold", _times(cold, "control"))
+    else:
+        faster = median(cold) - median(warm) > noise
+        guard(faster, f"{args.same!r} is not faster than the control, so reuse shows no time")
+    return Finding(
+        expected=f"median of {args.across} within {noise * 1e3:.1f} ms of {median(cold) * 1e3:.1f} ms",
+        observed=[*_times(across, args.across), *_times(cold, args.control), *_times(warm, args.same)],
+        witness=_told(args, gained, noise) if gained > noise else "",
+        request=case.requests(args.across)[0].id if gained > noise else None,
+    )
+
+
+def _told(args: QuietTiming, gained: float, noise: float) -> str:
+    return (
+        f"{args.across} comes {gained * 1e3:.1f} ms sooner than {args.control}, of the same length, which "
+        f"nobody sent before (noise {noise * 1e3:.1f} ms): whoever guesses a prompt can see that it was sent"
+    )
+
+
+def _ttfts(case: Case, step: str) -> list[float]:
+    """Seconds to the first token of each request of a step; prompts of one length."""
+    got = case.requests(step)
+    silent = next((o.id for o in got if o.first is None), None)
+    need(silent is None, f"{silent} was not streamed, so its first token has no time")
+    guard(len(got) >= 3, f"{step!r} is {len(got)} requests; a median needs 3")
+    if len({case.length(o) for o in got}) > 1:
+        raise Stop(Status.VACUOUS, f"the prompts of {step!r} are of different lengths")
+    return [(o.first or 0.0) - o.sent for o in got]
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """The median distance from the median."""
+    middle = median(values)
+    return median([abs(value - middle) for value in values])
+
+
+def _times(values: Sequence[float], name: str) -> list[str]:
+    return [f"{name}  median {median(values) * 1e3:.1f} ms, {min(values) * 1e3:.1f}..{max(values) * 1e3:.1f}"]

@@ -121,6 +121,23 @@ def compare(case: Case, grade: Grade, reply: Outcome, solo: Outcome) -> Differen
     return found or (_logprob_difference(reply, solo) if grade == "bits" else None)
 
 
+def apart_from_solo(case: Case, outcomes: Sequence[Outcome]) -> tuple[Outcome, str] | None:
+    """The first reply that parts from its solo run at the target's grade, and how; None when none does."""
+    solos = [solo_of(case, outcome) for outcome in outcomes]
+    grade = effective_grade(case, [*outcomes, *solos], "target")
+    cold_equals_cold(case, outcomes, grade)
+    for outcome, solo in zip(outcomes, solos, strict=True):
+        if difference := compare(case, grade, outcome, solo):
+            return outcome, _parts(outcome, difference)
+    _guard_decided(case, grade, solos)
+    return None
+
+
+def reply_content(outcome: Outcome) -> Sequence[int | str]:
+    """What a reply says: its tokens where they came back, else its text."""
+    return _sequence(outcome) or outcome.text
+
+
 def _sequence(outcome: Outcome) -> Sequence[int | str] | None:
     return outcome.token_ids if outcome.token_ids is not None else outcome.logprob_tokens
 
@@ -255,13 +272,9 @@ def own_content(args: OwnContent, case: Case) -> Finding:
     return Finding(found.expected, found.observed, stolen[1], stolen[0].id)
 
 
-def _content(outcome: Outcome) -> Sequence[int | str]:
-    return _sequence(outcome) or outcome.text
-
-
 def _guard_distinct(got: Sequence[Outcome], solos: Sequence[Outcome]) -> None:
     for i, solo in enumerate(solos):
-        twin = next((j for j in range(i) if _content(solos[j]) == _content(solo)), None)
+        twin = next((j for j in range(i) if reply_content(solos[j]) == reply_content(solo)), None)
         guard(
             twin is None,
             f"alone, {got[twin or 0].id} and {got[i].id} answer alike, so content shows no owner",
@@ -269,8 +282,8 @@ def _guard_distinct(got: Sequence[Outcome], solos: Sequence[Outcome]) -> None:
 
 
 def _foreign(index: int, got: Sequence[Outcome], solos: Sequence[Outcome]) -> str:
-    reply = _content(got[index])
-    owner = next((j for j, solo in enumerate(solos) if j != index and _content(solo) == reply), None)
+    reply = reply_content(got[index])
+    owner = next((j for j, solo in enumerate(solos) if j != index and reply_content(solo) == reply), None)
     if owner is None:
         return ""
     return f"{got[index].id} answers what {got[owner].id} answers alone: it holds another request's content"

@@ -21,6 +21,8 @@ def test_the_registry_holds_the_words_of_the_language() -> None:
         "stored_once", "entry_intact", "returned", "one_shot",
         "same_as_solo", "own_content", "counted", "no_false_hit", "released", "footprint_within", "recorded",
         "golden",
+        "own_match", "quiet_timing", "recovers", "survivors", "work_stops", "undelayed", "contained",
+        "same_usage", "hits_counted", "never_fall", "balanced", "accounted",
     }  # fmt: skip
 
 
