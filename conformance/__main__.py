@@ -13,8 +13,8 @@ from pathlib import Path
 from conformance.judges import JUDGES
 from conformance.load import Loaded, load_all, spec_files
 from conformance.marks import SpecError, display
-from conformance.plan import rungs
 from conformance.requirements import REQUIREMENTS, Requirement, matching
+from conformance.rungs import rungs
 from conformance.schema import schema_text
 from conformance.spec import step_name
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from conformance import walk
 from conformance.dialect import dialects
 from conformance.judges import Judge
 from conformance.judges.out import DECIDED_TOKENS
@@ -17,19 +19,26 @@ from conformance.lengths import SYMBOLS, LengthError, constant
 from conformance.lengths import check as check_length
 from conformance.lengths import names as length_names
 from conformance.marks import Document, Location, Problem
+from conformance.referring import referring
 from conformance.requirements import REQUIREMENTS
+from conformance.rungs import bound, rungs, words
 from conformance.spec import (
-    Burst,
+    ChangedPart,
+    Churn,
+    Entry,
     Expect,
+    Fail,
     HeadPart,
     LiteralPart,
     Mark,
+    Overwrite,
     Part,
+    Reload,
+    Repeat,
     Request,
-    Series,
+    Reset,
     Serve,
     Spec,
-    Turns,
     UniquePart,
     step_name,
 )
@@ -40,11 +49,13 @@ def check(spec: Spec, document: Document, judges: Mapping[str, Judge]) -> list[P
     return [
         *_names(spec, document),
         *_ladder(spec, document),
+        *_words(spec, document),
         *_lengths(spec, document),
         *_texts(spec, document),
         *_unused(spec, document),
         *_profiles(spec, document),
         *_leaves(spec, document),
+        *referring(spec, document),
         *_references(spec, document, judges),
         *_counts(spec, document),
         *_decided(spec, document),
@@ -55,9 +66,11 @@ def check(spec: Spec, document: Document, judges: Mapping[str, Judge]) -> list[P
 
 def names(spec: Spec) -> dict[str, list[str]]:
     """What a judge's argument may refer to, by kind of reference."""
+    steps = [step for _, step in walk.steps(spec)]
+    done = [step_name(step) for step in steps if isinstance(step, Reset | Reload | Overwrite | Fail)]
     return {
-        "step": [step_name(step) for step in spec.steps if isinstance(step, Request | Turns)],
-        "mark": [step.mark for step in spec.steps if isinstance(step, Mark)],
+        "step": [*dict.fromkeys(name for _, name, _ in walk.named(spec)), *filter(None, done)],
+        "mark": [step.mark for step in steps if isinstance(step, Mark)],
         "arm": list(spec.arms),
     }
 
@@ -80,11 +93,19 @@ def _ref(field: FieldInfo) -> str | None:
 
 def _names(spec: Spec, document: Document) -> Iterator[Problem]:
     seen: set[str] = set()
-    for i, step in enumerate(spec.steps):
-        name = step_name(step)
+    for loc, name in _given(spec):
         if name and name in seen:
-            yield document.problem(("steps", i), f"a step called {name!r} came before", "a name of its own")
+            yield document.problem(loc, f"a step called {name!r} came before", "a name of its own")
         seen.add(name)
+
+
+def _given(spec: Spec) -> Iterator[tuple[Location, str]]:
+    """Names of steps, and of entries; several entries of one burst may share one."""
+    for loc, step in walk.steps(spec):
+        yield loc, step_name(step)
+        each = list(getattr(step, "each", None) or ()) if isinstance(step, Request) else []
+        firsts = {entry.name: (*loc, "each", i) for i, entry in reversed(list(enumerate(each)))}
+        yield from ((where, name) for name, where in reversed(firsts.items()) if name)
 
 
 def _ladder(spec: Spec, document: Document) -> Iterator[Problem]:
@@ -97,6 +118,23 @@ def _ladder(spec: Spec, document: Document) -> Iterator[Problem]:
             yield document.problem(("for", name), "the rungs of a ladder", "one or more lengths, each once")
 
 
+def _words(spec: Spec, document: Document) -> Iterator[Problem]:
+    """A `$word` is that of the ladder, and each of its words fits every place where it stands."""
+    for word in sorted(words(spec) - {f"${name}" for name in spec.ladder}):
+        yield document.problem(
+            ("steps",), f"no ladder has the words of {word!r}", f"for: {{{word[1:]}: [...]}}"
+        )
+    if len(spec.ladder) != 1 or not words(spec):
+        return
+    [name] = spec.ladder
+    for i, rung in enumerate(rungs(spec)):
+        try:
+            bound(spec, rung)
+        except ValidationError as error:
+            first = error.errors()[0]
+            yield document.problem(("for", name, i), f"does not fit where it is used: {first['msg']}")
+
+
 def _lengths(spec: Spec, document: Document) -> Iterator[Problem]:
     for loc, expr, variables in _all_lengths(spec):
         try:
@@ -106,62 +144,59 @@ def _lengths(spec: Spec, document: Document) -> Iterator[Problem]:
 
 
 def _all_lengths(spec: Spec) -> Iterator[tuple[Location, int | str, Sequence[str]]]:
-    for name, values in spec.ladder.items():
-        yield from ((("for", name, i), value, ()) for i, value in enumerate(values))
-    variables = list(spec.ladder)
+    variables = [name for name in spec.ladder if f"${name}" not in words(spec)]
+    for name in variables:
+        yield from ((("for", name, i), value, ()) for i, value in enumerate(spec.ladder[name]))
     for name, text in spec.texts.items():
         yield ("texts", name, "tokens"), text.tokens, variables
-    for loc, step in _with_prompts(spec):
+    for loc, step in walk.asking(spec):
         yield (*loc, "max_tokens"), step.max_tokens, variables
-    for loc, part in _parts(spec):
-        if isinstance(part, UniquePart):
-            yield (*loc, "unique"), part.unique, variables
-        if isinstance(part, HeadPart):
-            yield (*loc, "tokens"), part.tokens, variables
+    for loc, other in walk.steps(spec):
+        keys = ("tokens", "each") if isinstance(other, Churn) else ("max_tokens",)
+        said = [key for key in keys if isinstance(other, Churn | Repeat) and getattr(other, key) is not None]
+        yield from (((*loc, key), getattr(other, key), variables) for key in said)
+    for loc, part in walk.parts(spec):
+        for kind, key in _LENGTHS.items():
+            if isinstance(part, kind):
+                yield (*loc, key), getattr(part, key), variables
 
 
-def _with_prompts(spec: Spec) -> Iterator[tuple[Location, Request | Turns]]:
-    for i, step in enumerate(spec.steps):
-        if isinstance(step, Request | Turns):
-            yield ("steps", i), step
+_LENGTHS: dict[type, str] = {UniquePart: "unique", HeadPart: "tokens", ChangedPart: "at"}
+"""Where a prompt part has a length."""
 
 
-def _parts(spec: Spec) -> Iterator[tuple[Location, Part]]:
-    for loc, step in _with_prompts(spec):
-        for key in ("prompt", "opening", "each"):
-            for i, part in enumerate(getattr(step, key, [])):
-                yield (*loc, key, i), part
+def _text_of(part: Part) -> tuple[Location, str] | None:
+    """The text that a part names, and the key that does."""
+    if isinstance(part, HeadPart):
+        return ("head_of",), part.head_of
+    if isinstance(part, ChangedPart):
+        return ("changed",), part.changed
+    return ((), part) if isinstance(part, str) else None
 
 
 def _texts(spec: Spec, document: Document) -> Iterator[Problem]:
-    for loc, part in _parts(spec):
-        name = part.head_of if isinstance(part, HeadPart) else part
-        if isinstance(name, str) and name not in spec.texts:
-            where = (*loc, "head_of") if isinstance(part, HeadPart) else loc
-            yield document.problem(where, f"no text is called {name!r}", _one_of(spec.texts))
+    for loc, part in walk.parts(spec):
+        if (named := _text_of(part)) is not None and named[1] not in spec.texts:
+            message = f"no text is called {named[1]!r}"
+            yield document.problem((*loc, *named[0]), message, _one_of(spec.texts))
 
 
 def _unused(spec: Spec, document: Document) -> Iterator[Problem]:
     """What nothing refers to is a mistyped name, or a part that someone forgot."""
-    parts = [part for _, part in _parts(spec)]
-    used = {part.head_of if isinstance(part, HeadPart) else part for part in parts if _is_reference(part)}
+    used = {named[1] for _, part in walk.parts(spec) if (named := _text_of(part)) is not None}
     for name in spec.texts:
         if name not in used:
             yield document.problem(("texts", name), f"no prompt uses the text {name!r}", _USE_IT, key=True)
-    lengths = {word for _, expr, _ in _all_lengths(spec) for word in _words(expr)}
+    lengths = {word for _, expr, _ in _all_lengths(spec) for word in _symbols(expr)}
     for name in spec.ladder:
-        if name not in lengths:
+        if name not in lengths and f"${name}" not in words(spec):
             yield document.problem(("for", name), f"no length uses the variable {name!r}", _USE_IT, key=True)
-    for loc, part in _parts(spec):
+    for loc, part in walk.parts(spec):
         if isinstance(part, LiteralPart) and not part.literal:
             yield document.problem((*loc, "literal"), "an empty literal adds nothing", "a text")
 
 
-def _is_reference(part: Part) -> bool:
-    return isinstance(part, str | HeadPart)
-
-
-def _words(expr: int | str) -> list[str]:
+def _symbols(expr: int | str) -> list[str]:
     """Names in a length; none in one that is wrong and reported as such."""
     try:
         return length_names(expr)
@@ -173,37 +208,38 @@ def _profiles(spec: Spec, document: Document) -> Iterator[Problem]:
     """A name that no family of servers has would leave the case unobservable for ever."""
     known = sorted({name for dialect in dialects() for name in dialect.profiles})
     serves: list[tuple[Location, Serve]] = [(("serve",), spec.serve)]
-    serves += [(("arms", name, "serve"), arm.serve) for name, arm in spec.arms.items()]
+    serves += [(("arms", name, "serve"), arm.serve) for name, arm in spec.arms.items() if arm.serve]
     for loc, serve in serves:
-        if serve.profile not in known:
+        if serve.profile not in known and not serve.profile.startswith("$"):
             message = f"no dialect has a launch profile {serve.profile!r}"
             yield document.problem((*loc, "profile"), message, ", ".join(known))
 
 
 def _counts(spec: Spec, document: Document) -> Iterator[Problem]:
     """A judge cannot want more of a step's requests than there are."""
-    counts = {step_name(step): _requests(step) for _, step in _with_prompts(spec)}
+    counts: dict[str, int] = {}
+    for _, name, requests in walk.named(spec):
+        counts[name] = counts.get(name, 0) + requests * walk.rounds(spec, name)
+    churns = {step_name(step) for _, step in walk.steps(spec) if isinstance(step, Churn)}
     for i, expect in enumerate(spec.expect):
         of, least = expect.args.get("of"), expect.args.get("at_least")
-        if least is not None and of in counts and least > counts[of]:
+        if least is not None and of in counts.keys() - churns and least > counts[of]:
             message = f"at_least is {str(least)[:20]}, but {of!r} has {counts[of]} requests"
             yield document.problem(("expect", i, expect.judge, "at_least"), message, f"1 to {counts[of]}")
-
-
-def _requests(step: Request | Turns) -> int:
-    if isinstance(step, Turns):
-        return step.count
-    return step.requests if isinstance(step, Burst | Series) else 1
 
 
 def _decided(spec: Spec, document: Document) -> Iterator[Problem]:
     """At grade decided a reply shows something only from `DECIDED_TOKENS` tokens on (out/1)."""
     asked = {e.args["of"] for e in spec.expect if e.judge == "same_as_solo" and _may_be_decided(e)}
-    for loc, step in _with_prompts(spec):
+    for loc, step in walk.asking(spec):
         tokens = _constant(step.max_tokens)
-        if step_name(step) in asked and tokens is not None and 0 < tokens < DECIDED_TOKENS:
+        if _asked_name(step) in asked and tokens is not None and 0 < tokens < DECIDED_TOKENS:
             message = f"same_as_solo needs {DECIDED_TOKENS} decided tokens, and these replies have {tokens}"
             yield document.problem((*loc, "max_tokens"), message, f"{DECIDED_TOKENS} or more")
+
+
+def _asked_name(step: walk.Asking) -> str | None:
+    return step.name if isinstance(step, Entry) else step_name(step)
 
 
 def _may_be_decided(expect: Expect) -> bool:
@@ -218,7 +254,7 @@ def _constant(expr: int | str) -> int | None:
 
 
 def _leaves(spec: Spec, document: Document) -> Iterator[Problem]:
-    for loc, step in _with_prompts(spec):
+    for loc, step in walk.asking(spec):
         if isinstance(step, Request) and step.leave and not step.stream:
             yield document.problem((*loc, "stream"), "a client that leaves must stream", "true")
 

@@ -20,7 +20,7 @@ from conformance.conclude import ItemFailure, conclude, failure_text, properties
 from conformance.faults import RUN, FaultItem, KnownFault
 from conformance.load import Loaded, claim_id, load, spec_files
 from conformance.marks import SpecError
-from conformance.plan import rungs
+from conformance.rungs import rungs
 from conformance.session import Session
 from conformance.spec import Expect
 

@@ -23,7 +23,9 @@ FOLDER = Path(__file__).parent / "dialects"
 
 Gauge = Literal[
     "live", "referenced", "cached_idle", "free", "total", "peak_live", "running", "waiting", "sequence",
-    "bytes_in_use", "hits_tokens", "computed_tokens", "evictions",
+    "bytes_in_use", "hits_tokens", "computed_tokens", "evictions", "preemptions", "adopted_requests",
+    "rejected_requests", "missed_requests", "generated_tokens", "index_entries", "bytes_budget",
+    "bytes_reserved",
 ]  # fmt: skip
 """The harness's own names for what a server counts."""
 BLOCK_GAUGES = frozenset({"live", "referenced", "cached_idle", "free", "total", "peak_live"})

@@ -12,7 +12,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from conformance.footprint import measure
 from conformance.history import Facts, Memory, Outcome, PlannedRequest, Sample, Span
@@ -202,10 +202,11 @@ class Driver:
         leave = step.leave
         if leave is None:
             return None
+        how: Literal["rst", "fin"] = "fin" if leave.how == "fin" else "rst"
         if leave.phase == "decoding":
-            return Leaving(leave.how, self._target.is_token, tokens=leave.tokens)
+            return Leaving(how, self._target.is_token, tokens=leave.tokens)
         seconds = leave.fraction * self._cold_ttft(request)
-        return Leaving(leave.how, self._target.is_token, seconds=seconds)
+        return Leaving(how, self._target.is_token, seconds=seconds)
 
     def _cold_ttft(self, request: PlannedRequest) -> float:
         """Seconds to the first token of a cold request, by the nearest length measured in this workload."""

@@ -20,7 +20,7 @@ from pydantic import BaseModel, TypeAdapter
 from conformance.conclude import ItemFailure
 from conformance.load import Loaded
 from conformance.mutation import Autopsy, Cell, Fate, examine, report
-from conformance.plan import rungs
+from conformance.rungs import rungs
 from conformance.session import Session
 from conformance.verdict import Status
 

@@ -62,6 +62,21 @@ class Facts(Record):
     settle: float = 0.0
     lcp_slack: int = 0
     """Tokens by which a measured prefix length may be off on a text-only target."""
+    has_test: bool = False
+    """Whether requests can be held in a phase, forwards made to fail, and blocks overwritten."""
+    has_abort: bool = False
+    """Whether the target has a route that ends a request."""
+    can: list[str] = []
+    """Names of sampling parameters that the target takes."""
+    adapters: list[str] = []
+    """Names of adapters that can be asked for."""
+    renders: bool = False
+    """Whether the ids of a chat prompt after the template are observable."""
+    evict_unit: Literal["block", "entry", "unknown"] = "unknown"
+    one_tier: bool | None = None
+    """Whether what is evicted is gone, instead of in a slower tier."""
+    ttl: float | None = None
+    """Seconds after which a stored prefix may be dropped; None: never by age."""
     claims: dict[str, NotClaimed] = {}
     """Requirement id -> why the target does not claim it."""
     machine: dict[str, str] = {}
@@ -84,6 +99,27 @@ class PlannedRequest(Record):
     logprobs: bool
     key: str
     """Digest of prompt and parameters without salt: equal keys, equal solo run."""
+    group: str | None = None
+    """The burst's name, where `step` is the name of one of its entries."""
+    sampling: dict[str, Any] = {}
+    """Sampling parameters in the language's names, as sent."""
+    adapter: str | None = None
+    messages: list[dict[str, str]] | None = None
+    """Role and content of each message of a chat; `prompt_ids` and `prompt_text` are None then."""
+    leave: dict[str, Any] | None = None
+    """How and when its client was to walk away."""
+    marker: str | None = None
+    """A text in the prompt that no other request holds."""
+
+
+class Choice(Record):
+    """One of several choices of a reply."""
+
+    index: int
+    token_ids: list[int] | None = None
+    text: str = ""
+    logprobs: list[float] | None = None
+    finish_reason: str | None = None
 
 
 class Outcome(Record):
@@ -114,9 +150,21 @@ class Outcome(Record):
     """Reported cached tokens; None is absent, which is not 0."""
     usage: dict[str, Any] | None = None
     trace: dict[str, Any] | None = None
-    left: Literal["prefilling", "decoding"] | None = None
+    left: Literal["queued", "prefilling", "first_token", "decoding", "last_step"] | None = None
     """The phase in which the client walked away, as measured."""
     tokens_at: list[float] = []
+    choices: list[Choice] = []
+    """For n > 1 every choice, in order of index; the fields above are those of choice 0."""
+    prompt_logprobs: list[float | None] | None = None
+    """One for each prompt token; the first has none."""
+    retry_after: float | None = None
+    """Seconds, as a refusal told."""
+    rendered_ids: list[int] | None = None
+    """Ids of the prompt as the target read it, after a chat template; where it tells them."""
+    usages: int = 0
+    """Usage objects seen in the reply."""
+    rejected: bool = False
+    """Refused with 4xx or 503 and an error body, so that the client knows why."""
 
     @property
     def ok(self) -> bool:
@@ -127,7 +175,8 @@ class Sample(Record):
     """One reading of the target's statistics, in the harness's own names; absent values are left out.
 
     Names: live, referenced, cached_idle, free, total, peak_live, running, waiting, sequence,
-    bytes_in_use, hits_tokens, computed_tokens, evictions.
+    bytes_in_use, hits_tokens, computed_tokens, evictions, preemptions, adopted_requests, rejected_requests,
+    missed_requests, generated_tokens, index_entries, bytes_budget, bytes_reserved.
     """
 
     at: float
@@ -181,19 +230,23 @@ class Workload:
     """The file ended before this workload did."""
 
     def of(self, step: str, arm: str = "main") -> list[Outcome]:
-        """Outcomes of a step in order of index."""
-        found = [o for o in self.outcomes if o.step == step and o.arm == arm]
+        """Outcomes of a step, or of the entries of a burst, by either name, in order of index."""
+        found = [o for o in self.outcomes if step in (o.step, o.plan.group) and o.arm == arm]
         return sorted(found, key=lambda o: o.index)
 
     def span(self, step: str, arm: str = "main") -> Span | None:
-        return next((s for s in self.spans if s.step == step and s.arm == arm), None)
+        """The step's span; of a step in a loop that of its first round."""
+        return next(iter(self.spans_of(step, arm)), None)
+
+    def spans_of(self, step: str, arm: str = "main") -> list[Span]:
+        """The step's spans, one for each round; a burst's for an entry of it."""
+        groups = {o.plan.group for o in self.outcomes if o.step == step and o.plan.group}
+        return [s for s in self.spans if s.step in (groups or {step}) and s.arm == arm]
 
     def during(self, step: str, arm: str = "main") -> list[Sample]:
-        """Samples taken between the start and the end of a step."""
-        span = self.span(step, arm)
-        if span is None:
-            return []
-        return [s for s in self.samples if s.arm == arm and span.start <= s.at <= span.end]
+        """Samples taken between the start and the end of a step, in any of its rounds."""
+        spans = self.spans_of(step, arm)
+        return [s for s in self.samples if s.arm == arm and any(p.start <= s.at <= p.end for p in spans)]
 
     def at_mark(self, mark: str, arm: str = "main") -> Sample | None:
         """The sample that the mark itself took."""

@@ -28,21 +28,26 @@ RESERVED = ("as", "id")
 """Keys of an expectation that are not the judge's: whose law it is, and the name of the pytest item."""
 
 _MODELS: dict[int | str, type[BaseModel]] = {
-    "<send>": types.Send,
-    "<burst>": types.Burst,
-    "<series>": types.Series,
-    "<turns>": types.Turns,
-    "<wait>": types.Wait,
-    "<mark>": types.Mark,
-    "<reset>": types.Reset,
+    **{f"<{word}>": getattr(types, word.capitalize()) for word in types.STEP_WORDS},
     "<unique>": types.UniquePart,
     "<head_of>": types.HeadPart,
     "<literal>": types.LiteralPart,
+    "<marker>": types.MarkerPart,
+    "<repeat_of>": types.RepeatPart,
+    "<reply_of>": types.ReplyPart,
+    "<changed>": types.ChangedPart,
+    "<mapping>": types.StopToken,
+    "<ban>": types.BanFirst,
+    "messages": types.Message,
+    "sampling": types.Sampling,
+    "when": types.Reached,
     "leave": types.Leave,
     "serve": types.Serve,
     "texts": types.Text,
     "arms": types.Arm,
 }
+_ENTRIES = ("<burst>", "<start>")
+"""Steps whose `each` is a list of entries, not of prompt parts."""
 
 _NEEDED = dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping is needed") | (
     dict.fromkeys(("list_type", "tuple_type"), "a list is needed")
@@ -218,6 +223,16 @@ def _reason(error: ErrorDetails) -> str:
 
 def _keys(loc: tuple[int | str, ...], model: type[BaseModel] | None) -> list[str]:
     """Legal keys of the mapping in which the last word of `loc` stands."""
-    found = model or next((_MODELS[step] for step in reversed(loc[:-1]) if step in _MODELS), Spec)
+    found = model or _model(loc[:-1])
     legal = [field.alias or name for name, field in found.model_fields.items()]
     return [*legal, *RESERVED] if model else legal
+
+
+def _model(loc: tuple[int | str, ...]) -> type[BaseModel]:
+    """The type of the mapping at a place: that of the last word that names one."""
+    for i, word in reversed(list(enumerate(loc))):
+        if word == "each" and i and loc[i - 1] in _ENTRIES:
+            return types.Entry
+        if word in _MODELS:
+            return _MODELS[word]
+    return Spec

@@ -9,7 +9,6 @@ prompt (design, section 4, rules that hold everywhere).
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Literal, Protocol
 
 from conformance.history import Facts, PlannedRequest
 from conformance.lengths import LengthError, UnknownHere, evaluate
+from conformance.rungs import digest, spec_digest
 from conformance.spec import (
     Arm,
     Burst,
@@ -132,16 +132,6 @@ class Plan:
         return list(first.values())
 
 
-def rungs(spec: Spec) -> list[str]:
-    """Labels of the spec's workloads: one per rung of its ladder, or one without a name."""
-    return [f"{name}={value}" for name, values in spec.ladder.items() for value in values] or [""]
-
-
-def spec_digest(spec: Spec) -> str:
-    """Digest of what decides the requests; a history recorded under another one cannot be judged."""
-    return _digest(spec.model_dump(include={"texts", "steps", "serve", "arms", "ladder"}))
-
-
 def make_plan(
     spec: Spec,
     rung: str | None,
@@ -211,6 +201,8 @@ class _Planner:
             return self._reset(i)
         if isinstance(step, Turns):
             return PlannedStep("turns", step.turns, turns=self._turns(i, step))
+        if not isinstance(step, Send | Burst | Series):
+            raise PlanError("this step cannot be planned yet", ("steps", i))
         return PlannedStep(_kind(step), step_name(step), self._requests(i, step), step.leave)
 
     def _reset(self, i: int) -> PlannedStep:
@@ -224,14 +216,14 @@ class _Planner:
         each = tuple(self._joined(step.each, (*loc, "each"), turn) for turn in range(step.count))
         return TurnPlan(opening, each, self._reply(step.max_tokens, loc), step.stream, self._field(self.salt))
 
-    def _requests(self, i: int, step: Request) -> tuple[PlannedRequest, ...]:
-        count = step.requests if isinstance(step, Burst | Series) else 1
+    def _requests(self, i: int, step: Send | Burst | Series) -> tuple[PlannedRequest, ...]:
+        count = (step.requests or 0) if isinstance(step, Burst | Series) else 1
         return tuple(self._one(i, step, index, many=not isinstance(step, Send)) for index in range(count))
 
-    def _one(self, i: int, step: Request, index: int, many: bool) -> PlannedRequest:
+    def _one(self, i: int, step: Send | Burst | Series, index: int, many: bool) -> PlannedRequest:
         loc, name = ("steps", i), step_name(step)
         salt = self._salt(step.salt, f"{name}[{index}]" if many else name)
-        parts = [*self._head(salt), *self._parts(step.prompt, (*loc, "prompt"), index)]
+        parts = [*self._head(salt), *self._parts(step.prompt or [], (*loc, "prompt"), index)]
         how = _How(self._reply(step.max_tokens, loc), step.stream, self._field(salt), step.logprobs)
         return _request(name, index, many, parts, how)
 
@@ -265,6 +257,8 @@ class _Planner:
             return self._literal(part.literal, loc)
         if isinstance(part, HeadPart):
             return self._head_of(part, loc)
+        if not isinstance(part, str):
+            raise PlanError("this part cannot be planned yet", loc)
         return self._draw(self._text_tokens(part), self.spec.texts[part].seed)
 
     def _unique(self, count: int, seed: int, index: int, loc: tuple[int | str, ...]) -> Prompt:
@@ -376,7 +370,7 @@ def _request(
         salt=how.salt,
         stream=how.stream,
         logprobs=logprobs,
-        key=_digest([prompt, how.max_tokens, how.stream, logprobs]),
+        key=digest([prompt, how.max_tokens, how.stream, logprobs]),
     )
 
 
@@ -391,7 +385,3 @@ def _join(parts: Sequence[Prompt]) -> Prompt:
 def _seed(*words: object) -> int:
     """A seed that is the same on every machine and far from the small numbers that specs use."""
     return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:8])
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=list).encode()).hexdigest()[:16]

@@ -21,9 +21,10 @@ from conformance.golden import compare, location
 from conformance.history import Facts, Outcome, PlannedRequest, Workload
 from conformance.judges import JUDGES, Judge
 from conformance.load import Loaded
-from conformance.plan import Plan, PlanError, Scale, Unobservable, Vocabulary, make_plan, spec_digest
+from conformance.plan import Plan, PlanError, Scale, Unobservable, Vocabulary, make_plan
 from conformance.record import HistoryError, Recorder, Recording, read
 from conformance.report.terminal import facts_line
+from conformance.rungs import spec_digest
 from conformance.spec import Expect, Serve, Spec
 from conformance.verdict import Status, Verdict
 
@@ -260,7 +261,7 @@ class Session:
             raise
 
     def _arms(self, spec: Spec) -> list[tuple[str, Serve]]:
-        return [("main", spec.serve), *((name, arm.serve) for name, arm in spec.arms.items())]
+        return [("main", spec.serve), *((name, arm.serve or spec.serve) for name, arm in spec.arms.items())]
 
     def _perform_arm(self, loaded: Loaded, rung: str, recorder: Recorder, arm: str, serve: Serve) -> None:
         with self._open_fleet().for_serve(serve) as target:

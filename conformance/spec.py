@@ -1,103 +1,52 @@
 """The spec language as types: what a YAML case may say.
 
-Knows the shape of a case and which words are legal in it. Does not know files and line marks
-(`load.py`), numbers of a concrete target (`plan.py`), or what is right (`judges/`).
+Knows the shape of a case and which steps are legal in it; what one request says is in `asks.py`. Does not
+know files and line marks (`load.py`), numbers of a concrete target (`plan.py`), or what is right (`judges/`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
-Length = Annotated[
-    int | str,
-    Field(
-        description="Tokens: a number, or an expression in B, G, C, pool, min_prefix, prefix, reply, "
-        "for example 8B+1, 3C-1, pool/2, prefix."
-    ),
-]
-"""`prefix` is the shared prefix of the scale (full 3700, ci 570), `reply` its reply length (128, 32)."""
+from conformance.asks import (
+    BanFirst,
+    ChangedPart,
+    Entry,
+    HeadPart,
+    Leave,
+    Length,
+    LiteralPart,
+    MarkerPart,
+    Message,
+    Name,
+    Part,
+    Parts,
+    RepeatPart,
+    ReplyPart,
+    Request,
+    Salt,
+    Sampling,
+    StopToken,
+    Strict,
+    Text,
+    UniquePart,
+    Variable,
+)
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
+__all__ = [
+    "Arm", "BanFirst", "Burst", "ChangedPart", "Churn", "Entry", "Expect", "Fail", "HeadPart", "Hold",
+    "Join", "Leave", "Length", "LiteralPart", "Loop", "Mark", "MarkerPart", "Message", "Name", "Overwrite",
+    "Part", "Reload", "Repeat", "RepeatPart", "ReplyPart", "Request", "Reset", "Salt", "Sampling", "Send",
+    "Series", "Serve", "Spec", "Start", "Step", "StopToken", "Strict", "Text", "Turns", "UniquePart",
+    "Variable", "Wait", "When", "all_steps", "entries", "step_name",
+]  # fmt: skip
+
 SpecId = Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$")]
 Requirement = Annotated[str, Field(pattern=r"^[a-z]+/[0-9]+$")]
-
-
-class Strict(BaseModel):
-    """Unknown keys are an error: a mistyped guard must never be ignored. Nor does `true` mean 1."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Text(Strict):
-    """A named text: `tokens` seeded random plain ids (or words on a text-only target)."""
-
-    tokens: Length
-    seed: int
-
-
-class UniquePart(Strict):
-    """`unique` tokens whose first one differs for every request of the step and every step seed."""
-
-    unique: Length
-    seed: int = 0
-
-
-class HeadPart(Strict):
-    """The first `tokens` of the named text."""
-
-    head_of: Name
-    tokens: Length
-
-
-class LiteralPart(Strict):
-    literal: str
-
-
-def _part_kind(part: object) -> str | None:
-    """Tags wear brackets so that they are never taken for a key of the file (`load.py` drops them)."""
-    if isinstance(part, str):
-        return "<name>"
-    keys = part if isinstance(part, dict) else getattr(part, "model_fields_set", ())
-    return next((f"<{word}>" for word in ("unique", "head_of", "literal") if word in keys), None)
-
-
-Part = Annotated[
-    Annotated[Name, Tag("<name>")]
-    | Annotated[UniquePart, Tag("<unique>")]
-    | Annotated[HeadPart, Tag("<head_of>")]
-    | Annotated[LiteralPart, Tag("<literal>")],
-    Discriminator(
-        _part_kind,
-        custom_error_type="part",
-        custom_error_message="a prompt part is a text's name, or a mapping with unique, head_of or literal",
-    ),
-]
-Salt = Literal["shared", "private"] | str
-"""`shared`: the workload's own. `private`: one for each request. Else a label: equal labels, equal salt."""
-
-
-class Leave(Strict):
-    """How and when a client walks away from its stream."""
-
-    how: Literal["rst", "fin"] = "rst"
-    phase: Literal["prefilling", "decoding"]
-    tokens: int = Field(default=4, ge=1, description="decoding: leave after this many streamed tokens")
-    fraction: float = Field(
-        0.3, gt=0, lt=1, description="prefilling: leave after this share of the measured cold TTFT"
-    )
-
-
-class Request(Strict):
-    """What send, burst, series and turns have in common."""
-
-    prompt: list[Part] = Field(min_length=1)
-    max_tokens: Length = 16
-    salt: Salt = "shared"
-    stream: bool = True
-    logprobs: bool = True
-    leave: Leave | None = None
+Phase = Literal["queued", "prefilling", "decoding"]
 
 
 class Send(Request):
@@ -105,10 +54,14 @@ class Send(Request):
 
 
 class Burst(Request):
-    """`requests` at once: written to connected sockets behind a barrier."""
+    """Requests at once, written to connected sockets behind a barrier: `requests` alike, or `each`."""
 
     burst: Name
-    requests: int = Field(ge=2, le=64)
+    requests: int | None = Field(default=None, ge=2, le=64)
+    each: Annotated[list[Entry], Field(min_length=1, max_length=64)] | None = None
+    stagger: float | None = Field(
+        default=None, ge=0, le=60, allow_inf_nan=False, description="seconds between one send and the next"
+    )
 
 
 class Series(Request):
@@ -118,15 +71,80 @@ class Series(Request):
     requests: int = Field(ge=1, le=256)
 
 
+class Start(Request):
+    """A send, or a burst where there are `requests` or `each`, that goes on while later steps run."""
+
+    start: Name
+    requests: int | None = Field(default=None, ge=1, le=64)
+    each: Annotated[list[Entry], Field(min_length=1, max_length=64)] | None = None
+    stagger: float | None = Field(default=None, ge=0, le=60, allow_inf_nan=False)
+
+
+class Join(Strict):
+    """Waits until a started step has ended; one that is never joined is joined at the end."""
+
+    join: Name
+
+
+class Reached(Strict):
+    """Where a started request must have come to."""
+
+    request: Name
+    phase: Phase
+    tokens: int = Field(default=1, ge=1, description="decoding: so many tokens were streamed")
+    fraction: float = Field(
+        default=0.3, gt=0, lt=1, description="prefilling: so much of the measured cold TTFT has passed"
+    )
+
+
+class When(Strict):
+    """Waits until every request of a started step is there, or has ended: bounded, and told by the span."""
+
+    when: Reached
+
+
 class Turns(Strict):
-    """One conversation: each turn's prompt is the last prompt, its reply, and `each`."""
+    """One conversation: each turn's prompt is the last prompt, its reply, and `each`.
+
+    With `chat` they are messages: `opening` and `each` what the user says, the replies the assistant's.
+    """
 
     turns: Name
     count: int = Field(ge=2, le=64)
-    opening: list[Part] = Field(min_length=1)
-    each: list[Part] = Field(min_length=1)
+    opening: Parts
+    each: Parts
     max_tokens: Length = 16
     stream: bool = True
+    chat: Literal[True] | None = None
+
+
+class Repeat(Strict):
+    """Sends the very requests of an earlier step again, `times` over, one by one or all at once."""
+
+    repeat: Name
+    of: Name
+    times: int = Field(default=1, ge=1, le=256)
+    stream: bool | None = None
+    at_once: Literal[True] | None = None
+    max_tokens: Length | None = None
+
+
+class Churn(Strict):
+    """Unique prompts one after another, until so much has passed: `tokens`, `pools`, or `evictions`."""
+
+    churn: Name
+    tokens: Length | None = None
+    pools: float | None = Field(default=None, gt=0, le=8)
+    evictions: int | None = Field(default=None, ge=1)
+    each: Length | None = Field(default=None, description="one prompt; 512 tokens, or a quarter of the pool")
+    salt: Salt = "private"
+
+
+class Loop(Strict):
+    """Its steps, `loop` times over; outcomes of all rounds stand under their step's name."""
+
+    loop: int = Field(ge=1, le=256)
+    steps: list[Step] = Field(min_length=1)
 
 
 class Wait(Strict):
@@ -140,10 +158,44 @@ class Mark(Strict):
 
 
 class Reset(Strict):
-    reset: Literal[True]
+    """Empties the cache; with a name its span tells `done`, `status` and `answer`."""
+
+    reset: Literal[True] | Name
 
 
-STEP_WORDS = ("send", "burst", "series", "turns", "wait", "mark", "reset")
+class Reload(Strict):
+    """New weights under the name of an adapter that is served."""
+
+    reload: Name
+    adapter: Name | Variable
+
+
+class Overwrite(Strict):
+    """Test build: other rows in a block that a request of the step wrote or adopted."""
+
+    overwrite: Name
+    block_of: Name
+
+
+class Hold(Strict):
+    """Test build: requests stand still in a phase once they did `after` tokens of it; `off` lets them go."""
+
+    hold: Phase | Literal["off"] | Variable
+    after: int = Field(default=0, ge=0)
+
+
+class Fail(Strict):
+    """Test build: one forward of this kind fails, after so many that succeed."""
+
+    fail: Name
+    forward: Literal["prefill", "decode"]
+    after: int = Field(default=0, ge=0)
+
+
+STEP_WORDS = (
+    "send", "burst", "series", "start", "join", "when", "turns", "repeat", "churn", "loop", "wait", "mark",
+    "reset", "reload", "overwrite", "hold", "fail",
+)  # fmt: skip
 
 
 def _step_kind(step: object) -> str | None:
@@ -155,10 +207,20 @@ Step = Annotated[
     Annotated[Send, Tag("<send>")]
     | Annotated[Burst, Tag("<burst>")]
     | Annotated[Series, Tag("<series>")]
+    | Annotated[Start, Tag("<start>")]
+    | Annotated[Join, Tag("<join>")]
+    | Annotated[When, Tag("<when>")]
     | Annotated[Turns, Tag("<turns>")]
+    | Annotated[Repeat, Tag("<repeat>")]
+    | Annotated[Churn, Tag("<churn>")]
+    | Annotated[Loop, Tag("<loop>")]
     | Annotated[Wait, Tag("<wait>")]
     | Annotated[Mark, Tag("<mark>")]
-    | Annotated[Reset, Tag("<reset>")],
+    | Annotated[Reset, Tag("<reset>")]
+    | Annotated[Reload, Tag("<reload>")]
+    | Annotated[Overwrite, Tag("<overwrite>")]
+    | Annotated[Hold, Tag("<hold>")]
+    | Annotated[Fail, Tag("<fail>")],
     Discriminator(
         _step_kind,
         custom_error_type="step",
@@ -167,24 +229,49 @@ Step = Annotated[
 ]
 
 
-def step_name(step: Step | Request) -> str:
-    """The name a step was given; empty for wait and reset, which have none."""
-    if isinstance(step, Wait | Reset):
+Loop.model_rebuild()
+
+
+def step_name(step: Step) -> str:
+    """The name a step was given; empty for steps that have none (a join has that of what it joins)."""
+    if isinstance(step, Wait | Join | When | Hold | Loop):
         return ""
-    return str(getattr(step, next(word for word in STEP_WORDS if hasattr(step, word))))
+    if isinstance(step, Reset):
+        return step.reset if isinstance(step.reset, str) else ""
+    return str(getattr(step, next(word for word in STEP_WORDS if word in type(step).model_fields)))
+
+
+def entries(step: Burst | Start) -> list[Entry]:
+    """The entries of a burst of different requests, with what the burst says where they say nothing."""
+    said = {name for name in Request.model_fields if name in step.model_fields_set}
+    return [
+        entry.model_copy(update={name: getattr(step, name) for name in said - entry.model_fields_set})
+        for entry in step.each or ()
+    ]
+
+
+def all_steps(steps: Sequence[Step]) -> Iterator[Step]:
+    """Steps in order, those inside a loop in its place, each once."""
+    for step in steps:
+        yield step
+        if isinstance(step, Loop):
+            yield from all_steps(step.steps)
 
 
 class Serve(Strict):
     """How the target must be started for this case; a target that cannot gives `unobservable`."""
 
-    profile: Name = Field(default="default", description="a launch profile that the dialect knows")
+    profile: Name | Variable = Field(default="default", description="a launch profile that the dialect knows")
     fresh: bool = Field(default=False, description="a process of its own, not the session's")
 
 
 class Arm(Strict):
-    """The same steps once more under other conditions: a control."""
+    """The same steps once more under other conditions: a control. The same server unless `serve` is given."""
 
-    serve: Serve
+    serve: Serve | None = None
+    salt: Literal["private"] | None = Field(default=None, description="every request a cache of its own")
+    one_by_one: Literal[True] | None = Field(default=None, description="bursts become series")
+    stream: bool | None = Field(default=None, description="every request streamed, or none")
 
 
 class Expect(Strict):
@@ -204,14 +291,16 @@ class Spec(Strict):
     id: SpecId
     title: str
     proves: list[Requirement] = Field(min_length=1)
-    kills: list[Name] = []
+    kills: list[Name] = Field(default=[])
     guard: str = Field(default="", description="what must have happened for a pass to mean anything")
     quick: bool = Field(default=False, description="part of the quick set (-m quick)")
     ladder: dict[Name, list[Length]] = Field(
-        default={}, alias="for", description="one variable and its values: a rung each"
+        default={},
+        alias="for",
+        description="one variable and its values, a rung each: lengths, or words that are used as $NAME",
     )
     serve: Serve = Serve()
-    texts: dict[Name, Text] = {}
+    texts: dict[Name, Text] = Field(default={})
     steps: list[Step] = Field(min_length=1)
-    arms: dict[Name, Arm] = {}
+    arms: dict[Name, Arm] = Field(default={})
     expect: list[Expect] = Field(min_length=1)

@@ -104,9 +104,9 @@ class Case:
         return found
 
     def _unfinished(self, step: str, arm: str) -> bool:
-        span = self.workload.span(step, arm)
-        if span is not None:
-            return "trouble" in span.detail
+        spans = self.workload.spans_of(step, arm)
+        if spans:
+            return any("trouble" in span.detail for span in spans)
         return self.workload.trouble is not None or self.workload.cut
 
     def lawful(self, outcome: Outcome) -> Lawful:
@@ -140,8 +140,35 @@ class Case:
             raise Stop(Status.ERROR, self.workload.trouble or _no_end(self.workload, mark))
         raise Stop(Status.UNOBSERVABLE, f"no statistics were read at the mark {mark!r}")
 
+    def mark(self, name: str) -> dict[str, float]:
+        """The gauges that a mark read, in the harness's names; stops like `sample_at`."""
+        return self.sample_at(name).values
 
-_SENDING = ("send", "burst", "series", "turns")
+    def gauge(self, gauge: str, mark: str) -> float:
+        """One gauge at a mark; stops as unobservable where the target does not expose it."""
+        values = self.mark(mark)
+        need(gauge in values, f"the target does not expose {gauge}")
+        return values[gauge]
+
+    def delta(self, gauge: str, a: str, b: str) -> float:
+        """By how much a gauge rose from mark `a` to mark `b`."""
+        return self.gauge(gauge, b) - self.gauge(gauge, a)
+
+    def reached(self, step: str, arm: str = "main") -> bool:
+        """Whether every `when` that waited for a started step saw it there; false where none did wait."""
+        waits = [s for s in self.workload.spans if s.kind == "when" and s.arm == arm]
+        told = [s.detail.get("reached") for s in waits if s.detail.get("request") == step]
+        return bool(told) and all(told)
+
+    def detail(self, step: str, arm: str = "main") -> dict[str, Any]:
+        """What the driver noted about a step: `done` of a reset, `spread` of a burst."""
+        span = self.workload.span(step, arm)
+        if span is None:
+            raise Stop(Status.ERROR, self.workload.trouble or _no_end(self.workload, step))
+        return span.detail
+
+
+_SENDING = ("send", "burst", "series", "turns", "start", "repeat", "churn")
 
 
 def _check_whole(workload: Workload) -> None:
@@ -153,22 +180,27 @@ def _check_whole(workload: Workload) -> None:
 
 
 def _check_complete(workload: Workload, step: str, arm: str) -> None:
-    """Every request of a step is on record once: 0 to n - 1, n as the step's span says where it does."""
-    found, span = workload.of(step, arm), workload.span(step, arm)
+    """Every request of a step is on record once: 0 to n - 1, n as the step's spans say where they do.
+
+    The indices of an entry of a burst are those of the burst.
+    """
+    found, spans = workload.of(step, arm), workload.spans_of(step, arm)
+    if any(outcome.plan.group for outcome in found if outcome.step == step):
+        return
     seen = [outcome.index for outcome in found]
-    count = max([*(index + 1 for index in seen), _count_of(span)])
+    count = max([*(index + 1 for index in seen), sum(map(_count_of, spans))])
     missing = next((index for index in range(count) if index not in seen), None)
     if missing is not None:
-        name = step if span is not None and span.kind == "send" else f"{step}[{missing}]"
+        name = step if spans and spans[0].kind == "send" else f"{step}[{missing}]"
         raise Stop(Status.ERROR, f"{name} is missing from the history")
     twice = next((outcome.id for outcome in found if seen.count(outcome.index) > 1), None)
     if twice is not None:
         raise Stop(Status.ERROR, f"{twice} is in the history more than once")
 
 
-def _count_of(span: Span | None) -> int:
+def _count_of(span: Span) -> int:
     """Requests that a step sent; at least one where its span does not say how many."""
-    if span is None or span.kind not in _SENDING:
+    if span.kind not in _SENDING:
         return 0
     told = span.detail.get("requests")
     return told if isinstance(told, int) else 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from conformance.collect import SPECS
 from conformance.golden import case_stem, orphans
 from conformance.load import load, spec_files
-from conformance.plan import SCALES, rungs
+from conformance.plan import SCALES
+from conformance.rungs import rungs
 from conformance.session import GOLDEN
 
 

@@ -150,7 +150,8 @@ def test_the_error_shows_line_and_caret_and_what_would_be_legal(tmp_path: Path) 
         f"{tmp_path}/case.yaml:13:5: unknown key 'requets', did you mean 'requests'?",
         "        requets: 8",
         "        ^",
-        "legal here: prompt, max_tokens, salt, stream, logprobs, leave, burst, requests",
+        "legal here: prompt, max_tokens, salt, stream, logprobs, leave, messages, sampling, adapter, "
+        "burst, requests, each, stagger",
     ]
 
 

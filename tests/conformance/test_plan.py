@@ -14,10 +14,9 @@ from conformance.plan import (
     PlannedStep,
     Unobservable,
     make_plan,
-    rungs,
-    spec_digest,
     turn_request,
 )
+from conformance.rungs import rungs, spec_digest
 from conformance.spec import Spec
 
 WORDS = [f"w{i:03}" for i in range(60)]
