@@ -133,8 +133,8 @@ def _guard_leaks(args: Recovers, case: Case, lines: Sequence[str]) -> None:
 def _not_recovered(args: Recovers, stuck: Outcome | None, slow: bool, late: Took, bound: float) -> str:
     if stuck is not None:
         return (
-            f"{stuck.id} did not end well after the clients of {args.leavers} had gone, though the same burst did "
-            f"before ({how_it_ended(stuck)}: {stuck.error or stuck.status})"
+            f"{stuck.id} did not end well after the clients of {args.leavers} had gone, though the same "
+            f"burst did before ({how_it_ended(stuck)}: {stuck.error or stuck.status})"
         )
     if slow:
         return f"{args.after} took {late}, over the bound of {bound:.4g}: what the leavers held is still held"
@@ -277,7 +277,7 @@ def _left_over(
         twin = next((o for o in failed if o.plan.prompt_ids == outcome.plan.prompt_ids), None)
         if twin is not None and cached_of(outcome) > written:
             return (
-                f"{outcome.id} adopts {cached_of(outcome)} tokens, but {twin.id}, which had sent them before, "
+                f"{outcome.id} adopts {cached_of(outcome)} tokens, but {twin.id}, which sent them before, "
                 f"failed when {written} were written: {seen(outcome, case.lawful(outcome))}"
             ), outcome.id
     return "", None

@@ -1,8 +1,8 @@
 """Judges of key/*: what must not match.
 
 Knows the negative control of key/6, and how a request is shown to have used nothing but what its own
-identity and its own parents stored (key/1 to key/5, key/7; docs/requirements.md). Does not know how prompts were
-made to differ.
+identity and its own parents stored (key/1 to key/5, key/7; docs/requirements.md). Does not know how prompts
+were made to differ.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class Balanced(Strict):
 
 @register("balanced", "count/4", Balanced)
 def balanced(args: Balanced, case: Case) -> Finding:
-    """At idle free + cached + referenced = total; bytes in use are live blocks times their bytes (count/4)."""
+    """At idle free + cached + referenced = total; bytes in use = live x block bytes (count/4)."""
     values, block_bytes = case.sample_at(args.at).values, case.facts.bytes_per_block
     parts = ("free", "cached_idle", "referenced")
     need({*parts, "total"} <= set(values), f"the target does not expose {', '.join((*parts, 'total'))}")
