@@ -114,8 +114,8 @@ def lcp_with_stored(workload: Workload, outcome: Outcome) -> Lcp:
 def _same_identity(workload: Workload, outcome: Outcome) -> Iterable[Outcome]:
     salted = workload.facts[outcome.arm].has_salt
     for other in workload.outcomes:
-        same = other.plan.adapter == outcome.plan.adapter
-        same = same and (not salted or other.plan.salt == outcome.plan.salt)
+        same = not salted or other.plan.salt == outcome.plan.salt
+        same = same and other.plan.adapter == outcome.plan.adapter
         if other is not outcome and other.arm == outcome.arm and same:
             yield other
 
