@@ -28,6 +28,11 @@ Gauge = Literal[
     "bytes_reserved",
 ]  # fmt: skip
 """The harness's own names for what a server counts."""
+Sampled = Literal[
+    "temperature", "seed", "top_p", "n", "stop", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "logit_bias", "min_tokens", "prompt_logprobs",
+]  # fmt: skip
+"""The language's names for sampling parameters."""
 BLOCK_GAUGES = frozenset({"live", "referenced", "cached_idle", "free", "total", "peak_live"})
 GAUGES = frozenset(get_args(Gauge))
 
@@ -91,6 +96,14 @@ class Ask(Strict):
     """Fields that make one request compute everything itself, where there is no salt."""
     model: str | None = None
     """The model to ask for where the server's list of models does not name it."""
+    chat: str | None = "/v1/chat/completions"
+    chat_logprobs: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
+    sampling: list[Sampled] = ["temperature", "seed", "stop"]
+    """Sampling parameters that the server is known to take, under these names."""
+    adapters: dict[str, str] = {}
+    """A name of the language -> the model that stands for it; `{model}` is the model's own name."""
+    id: str | None = None
+    """The field in which a client names its request, where it can: an abort needs it before any reply."""
 
 
 class Answer(Strict):
@@ -100,14 +113,20 @@ class Answer(Strict):
     cached: list[JsonPath] = ["usage.prompt_tokens_details.cached_tokens"]
     """In order; the first that is there counts."""
     trace: JsonPath | None = None
+    rendered: list[JsonPath] = []
+    """Where the ids of the prompt as the server read it stand."""
+    prompt_logprobs: JsonPath = "choices[0].prompt_logprobs"
     version: JsonPath | None = None
     """Where a reply tells the server's version, up to the first `-`, when no page does."""
 
 
 class Reading(Strict):
-    """One gauge: a JSON path or a metric name, brought to blocks where the server counts otherwise."""
+    """One gauge: a JSON path or a metric name, brought to blocks where the server counts otherwise.
 
-    of: str
+    Several are summed, as far as they are there.
+    """
+
+    of: str | list[str]
     times: Literal["pool_blocks"] | None = None
     unit: Literal["blocks", "tokens", "bytes"] = "blocks"
 
@@ -128,6 +147,23 @@ class Action(Strict):
     path: JsonPath | None = None
     equals: Any = None
     """The answer at `path` that means done; without a path any 200 does."""
+    send: dict[str, Any] = {}
+    """The body; a value that is `{word}` is what the case says for it."""
+    words: dict[str, Any] = {}
+    """What the case says -> what this server calls it."""
+
+
+class Hooks(Strict):
+    """What a test build lets a harness do."""
+
+    hold: Action
+    """`{phase}` (queued, prefilling, decoding or off) and `{after}`, tokens."""
+    fail: Action
+    """`{forward}` (prefill or decode) and `{after}`, forwards."""
+    overwrite: Action
+    """`{block}`."""
+    block: JsonPath
+    """Where a trace tells a block that the request adopted."""
 
 
 class Profile(Strict):
@@ -156,6 +192,11 @@ class Dialect(Strict):
     stats: list[Stats] = []
     reset: Action | None = None
     mark: Action | None = None
+    reload: Action | None = None
+    """`{adapter}` gets other weights; `{number}` counts the reloads from 1."""
+    abort: Action | None = None
+    """Ends the request `{id}`."""
+    test: Hooks | None = None
     poke: bool = False
     """Whether gauges rest until the next step, so that a small request must come before a reading."""
     profiles: dict[str, Profile] = {"default": Profile(args=[])}
@@ -266,16 +307,20 @@ def read_stats(stats: Stats, text: str, facts: Facts) -> dict[str, float]:
     readings = {name: _reading(value) for name, value in stats.values.items()}
     if stats.format == "json":
         data = as_json(text)
-        raw = {name: number(pick(data, reading.of)) for name, reading in readings.items()}
+        raw = {name: number([pick(data, path) for path in _paths(of)]) for name, of in readings.items()}
     else:
-        page = metrics(text, frozenset(reading.of for reading in readings.values()))
-        raw = {name: _series(page, reading.of) for name, reading in readings.items()}
+        page = metrics(text, frozenset(path for of in readings.values() for path in _paths(of)))
+        raw = {name: number([_series(page, path) for path in _paths(of)]) for name, of in readings.items()}
     scaled = {name: _in_blocks(readings[name], value, facts) for name, value in raw.items()}
     return {name: value for name, value in scaled.items() if value is not None}
 
 
 def _reading(value: str | Reading) -> Reading:
     return value if isinstance(value, Reading) else Reading(of=value)
+
+
+def _paths(reading: Reading) -> list[str]:
+    return [reading.of] if isinstance(reading.of, str) else reading.of
 
 
 def _series(page: Metrics, name: str) -> float | None:

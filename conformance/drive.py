@@ -1,39 +1,37 @@
 """Performs a plan on a target and records what happened.
 
-Knows steps, threads and the moment of each event. Does not know what is right: nothing here judges, and a
-reply that is wrong in any way is written down like one that is not. Every wait is bounded; no fault of a
-server raises. When the server is gone, or a request timed out, the workload ends with its `trouble` said,
-and what was recorded until then stands.
+Knows steps, their order, and the moment of each event. Does not know what is right: nothing here judges, and
+a reply that is wrong in any way is written down like one that is not. Every wait is bounded; no fault of a
+server raises. When the server is gone, or a request timed out, the workload ends with its `trouble` said, and
+what was recorded until then stands.
 """
 
 from __future__ import annotations
 
-import hashlib
-import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from conformance.footprint import measure
-from conformance.history import Facts, Memory, Outcome, PlannedRequest, Sample, Span
-from conformance.launch import COMMAND
-from conformance.plan import Plan, PlanError, PlannedStep, turn_request
+from conformance.background import Running
+from conformance.dialect import Action, Hooks, pick
+from conformance.drafts import MissingReply
+from conformance.history import Outcome, PlannedRequest, Span
+from conformance.planned import Plan, PlannedStep
+from conformance.prompts import Unobservable
 from conformance.record import Recorder
-from conformance.target import Target, TargetError, Unobservable
-from conformance.wire import Exchange, Leaving, RawReply
+from conformance.sending import Sender, spread
+from conformance.solo import IDLE, Solos, run_solos
+from conformance.spec import Churn, Fail, Hold, Join, Overwrite, Reload, Reset, When
+from conformance.target import Target, TargetError
+from conformance.watch import Readings
 
-Solos = dict[str, list[Outcome]]
-"""Solo runs by request key and facts of the server, for the whole session."""
+__all__ = ["Driver", "Solos"]
 
-_EVERY = 0.05
-"""Seconds between readings during a step."""
-_TELL = 2.0
-"""Seconds between progress lines."""
-_IDLE = 60.0
-_UNMEASURED_TTFT = 0.3
-_DYING = 0.5
-"""Seconds in which a process whose connections broke may still be about to end."""
-_MARK_TRIES = 3
+Detail = dict[str, Any]
+
+
+class _Trouble(Exception):
+    """What ends the workload; the message says it."""
 
 
 class Driver:
@@ -48,270 +46,245 @@ class Driver:
     ) -> None:
         self._target, self._recorder, self._progress, self._arm = target, recorder, progress, arm
         self._plan: Plan | None = None
-        self._told = time.monotonic()
-        self._perform: dict[str, Callable[[PlannedStep], dict[str, Any]]] = {
-            "send": self._send,
-            "burst": self._burst,
-            "series": self._send,
-            "turns": self._turns,
+        self._sender = Sender(target, recorder, arm, lambda line: progress(line + self._case()))
+        self._readings = Readings(target, recorder, arm)
+        self._running: dict[str, Running] = {}
+        self._held = False
+        self._perform: dict[str, Callable[[PlannedStep], Detail]] = {
             "wait": self._wait,
             "mark": self._mark,
             "reset": self._reset,
+            "when": self._when,
+            "reload": self._reload,
+            "hold": self._hold,
+            "fail": self._fail,
+            "overwrite": self._overwrite,
         }
 
     def run(self, plan: Plan) -> None:
         """All steps in order, as far as the server goes along."""
         self._plan = plan
-        if self._target.facts.has_reset:
-            # Else what earlier workloads left in the pool hides what this one adds to it.
-            self._timed(PlannedStep("reset", "(start)"))
-        for step in plan.steps:
-            if trouble := self._timed(step):
-                self._recorder.trouble(f"{step.name}: {trouble}")
-                return
+        try:
+            if self._target.facts.has_reset:
+                # Else what earlier workloads left in the pool hides what this one adds to it.
+                self._timed(PlannedStep("reset", "(start)"))
+            for step in plan.steps:
+                self._step(step)
+            self._join_all()
+        except _Trouble as trouble:
+            self._recorder.trouble(str(trouble))
+            self._let_go()
+        except Exception:
+            self._let_go()
+            raise
+        except BaseException:
+            for running in self._running.values():
+                running.abandon()
+            raise
 
     def run_solos(self, requests: Sequence[PlannedRequest], cache: Solos) -> None:
         """Each request once more, alone and cold; each key once a session, one of the workload twice.
 
         `cache` keeps them for later workloads. Without a way to compute cold there are none.
         """
-        wanted = {request.key: request for request in [*requests, *self._turn_requests()]}
+        wanted = {request.key: request for request in [*requests, *self._late_requests()]}
         if not wanted or self._recorder.workload.trouble:
             return
         start = self._recorder.now()
-        detail: dict[str, Any] = {}
+        detail: Detail = {}
         try:
             with self._target.cold() as cold:
-                detail = self._solos(wanted, cache, cold) if cold else {"reason": "no way to compute cold"}
+                reason = {"reason": "no way to compute cold"}
+                detail = run_solos(wanted, cache, cold, self._recorder, self._progress) if cold else reason
         except (TargetError, Unobservable) as error:
             detail = {"reason": str(error)}
         self._span("(solos)", "solos", start, detail)
 
-    def _timed(self, step: PlannedStep) -> str | None:
-        """One step with its span; returns what stops the workload, if anything does."""
-        start, known = self._recorder.now(), len(self._recorder.workload.outcomes)
-        detail = self._perform[step.kind](step)
-        made = self._recorder.workload.outcomes[known:]
-        # A reader can tell from the count whether the file still holds every request.
-        self._span(step.name, step.kind, start, {**detail, "requests": len(made)} if made else detail)
-        return detail.get("trouble") or _trouble(self._target, made)
-
-    def _span(self, name: str, kind: str, start: float, detail: dict[str, Any]) -> None:
-        end = self._recorder.now()
-        self._recorder.span(Span(arm=self._arm, step=name, kind=kind, start=start, end=end, detail=detail))
+    def _late_requests(self) -> list[PlannedRequest]:
+        """Requests that no plan knows beforehand, since they waited for replies."""
+        if self._plan is None:
+            return []
+        late = {step.requests[place].id for step in self._plan.steps for place in step.drafts}
+        seen = [o.plan for o in self._recorder.workload.outcomes if o.arm == self._arm and o.id in late]
+        return [request for request in seen if self._plan.is_solo(request)]
 
     # Steps
 
-    def _send(self, step: PlannedStep) -> dict[str, Any]:
-        with self._watched(step):
-            for request in step.requests:
-                outcome = self._one(step, request)
-                if _trouble(self._target, [outcome]):
-                    break
-        return {}
+    def _step(self, step: PlannedStep) -> None:
+        """Raises _Trouble, said with the step's name, for what stops the workload."""
+        try:
+            if step.kind == "start":
+                self._start(step)
+            elif step.kind == "join":
+                assert isinstance(step.says, Join)
+                self._join(step.says.join)
+            else:
+                self._timed(step)
+        except MissingReply as missing:
+            raise _Trouble(f"{step.name}: {missing}") from None
 
-    def _one(self, step: PlannedStep, request: PlannedRequest) -> Outcome:
-        exchange = self._exchange(step, request)
-        raws = self._together([exchange], f"{request.id} of {step.name}")
-        return self._record(raws[0], request)
+    def _timed(self, step: PlannedStep) -> None:
+        """One step with its span."""
+        start, perform = self._recorder.now(), self._perform.get(step.kind)
+        outcomes, detail = ([], perform(step)) if perform else self._send(step)
+        self._noted(step, start, outcomes, detail)
 
-    def _burst(self, step: PlannedStep) -> dict[str, Any]:
-        with self._watched(step):
-            exchanges = [self._exchange(step, request) for request in step.requests]
-            raws = self._together(exchanges, step.name)
-        for raw, request in zip(raws, step.requests, strict=True):
-            self._record(raw, request)
-        sent = [raw.sent for raw in raws]
-        return {"spread": max(sent) - min(sent)}
+    def _noted(self, step: PlannedStep, start: float, outcomes: Sequence[Outcome], detail: Detail) -> None:
+        """The span of a step that is over, and what stops the workload, if anything does."""
+        # A reader can tell from the count whether the file still holds every request.
+        counted = {"requests": len(outcomes)} if outcomes else {}
+        rounds = {"round": step.round} if step.round is not None else {}
+        self._span(step.name, step.kind, start, {**detail, **counted, **rounds})
+        if trouble := detail.get("trouble") or self._sender.trouble(outcomes):
+            raise _Trouble(f"{step.name}: {trouble}")
 
-    def _turns(self, step: PlannedStep) -> dict[str, Any]:
-        assert step.turns is not None
-        previous: PlannedRequest | None = None
-        reply: list[int] | str | None = None
-        with self._watched(step):
-            for turn in range(len(step.turns.each)):
-                try:
-                    previous = turn_request(step, turn, previous, reply)
-                except PlanError as error:
-                    return {"trouble": str(error)}
-                outcome = self._one(step, previous)
-                if not outcome.ok:
-                    gone = _trouble(self._target, [outcome])
-                    return {"trouble": gone or f"{outcome.id} failed: {outcome.error}"}
-                reply = outcome.text if previous.prompt_ids is None else outcome.token_ids
-        return {}
-
-    def _wait(self, step: PlannedStep) -> dict[str, Any]:
-        if step.wait == "idle":
-            return {"idle": self._target.idle(min(_IDLE, self._target.options.timeout))}
-        time.sleep(step.wait or 0.0)
-        return {}
-
-    def _mark(self, step: PlannedStep) -> dict[str, Any]:
-        self._target.mark()
-        if self._target.facts.has_stats:
-            tries = (self._read_stats(step.name) for _ in range(_MARK_TRIES))
-            any(tries)
-        self._read_memory(step.name, self._target.process_ids())
-        return {}
-
-    def _reset(self, step: PlannedStep) -> dict[str, Any]:
-        return self._target.reset()
-
-    # Requests
-
-    def _exchange(self, step: PlannedStep, request: PlannedRequest) -> Exchange:
-        return self._target.exchange(request, clock=self._recorder.now, leaving=self._leaving(step, request))
-
-    def _record(self, raw: RawReply, request: PlannedRequest) -> Outcome:
-        outcome = self._target.parse(raw, request, self._arm)
-        self._recorder.outcome(outcome)
-        return outcome
-
-    def _together(self, exchanges: Sequence[Exchange], name: str) -> list[RawReply]:
-        """Runs the exchanges at once, each in a thread behind a common barrier; replies in order."""
-        barrier = threading.Barrier(len(exchanges))
-        raws: list[RawReply | None] = [None] * len(exchanges)
-
-        def one(index: int) -> None:
-            raws[index] = exchanges[index].run(barrier)
-
-        threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(len(exchanges))]
-        for thread in threads:
-            thread.start()
-        self._wait_for(threads, name)
-        return [raw for raw in raws if raw is not None]
-
-    def _wait_for(self, threads: Sequence[threading.Thread], name: str) -> None:
-        """Every exchange is bounded, so these threads end; meanwhile says how far they are."""
-        start = time.monotonic()
-        for number, thread in enumerate(threads):
-            while thread.is_alive():
-                thread.join(_EVERY)
-                now = time.monotonic()
-                # Counted over all steps: many short ones are a long wait too.
-                if now - self._told > _TELL:
-                    self._told = now
-                    done = f"{number} of {len(threads)} done after {now - start:.0f} s"
-                    self._progress(f"{name}: {done}{self._case()}")
+    def _span(self, name: str, kind: str, start: float, detail: Detail) -> None:
+        end = self._recorder.now()
+        self._recorder.span(Span(arm=self._arm, step=name, kind=kind, start=start, end=end, detail=detail))
 
     def _case(self) -> str:
         return f" ({self._plan.spec_id})" if self._plan else ""
 
-    def _leaving(self, step: PlannedStep, request: PlannedRequest) -> Leaving | None:
-        leave = step.leave
-        if leave is None:
-            return None
-        how: Literal["rst", "fin"] = "fin" if leave.how == "fin" else "rst"
-        if leave.phase == "decoding":
-            return Leaving(how, self._target.is_token, tokens=leave.tokens)
-        seconds = leave.fraction * self._cold_ttft(request)
-        return Leaving(how, self._target.is_token, seconds=seconds)
+    # Steps that send
 
-    def _cold_ttft(self, request: PlannedRequest) -> float:
-        """Seconds to the first token of a cold request, by the nearest length measured in this workload."""
-        size = _size(request)
-        cold = [
-            (abs(_size(seen.plan) - size), (seen.first - seen.sent) * size / _size(seen.plan))
-            for seen in self._recorder.workload.outcomes
-            if seen.first is not None and seen.left is None and not seen.cached
-        ]
-        return min(cold)[1] if cold else _UNMEASURED_TTFT
+    def _send(self, step: PlannedStep) -> tuple[list[Outcome], Detail]:
+        if step.together:
+            return self._burst(step)
+        return self._churn(step) if isinstance(step.says, Churn) else self._one_by_one(step)
 
-    # Readings
+    def _burst(self, step: PlannedStep) -> tuple[list[Outcome], Detail]:
+        requests = self._ready(step)
+        with self._readings.during(step.name):
+            exchanges = [self._sender.exchange(request) for request in requests]
+            raws = self._sender.wait(exchanges, step.name, step.stagger)
+        pairs = zip(raws, requests, strict=True)
+        return [self._sender.record(raw, request) for raw, request in pairs], {"spread": spread(raws)}
 
-    def _watched(self, step: PlannedStep) -> _Watch:
-        """Readings all through a step, one at its start and one at its end among them."""
-        self._target.mark()
-        pids = self._target.process_ids()
-        readers: list[Callable[[], object]] = []
-        if self._target.facts.has_stats:
-            readers.append(lambda: self._read_stats(step.name))
-        if pids:
-            readers.append(lambda: self._read_memory(step.name, pids))
-        return _Watch(readers)
+    def _ready(self, step: PlannedStep) -> list[PlannedRequest]:
+        return [self._sender.ready(request, step.drafts.get(i)) for i, request in enumerate(step.requests)]
 
-    def _read_stats(self, step: str) -> bool:
-        values = self._target.sample()
-        if values:
-            self._recorder.sample(Sample(at=self._recorder.now(), arm=self._arm, step=step, values=values))
-        return bool(values)
+    def _one_by_one(
+        self, step: PlannedStep, enough: Callable[[list[Outcome]], bool] = lambda outcomes: False
+    ) -> tuple[list[Outcome], Detail]:
+        """Each request after the last one ended, until it is enough or the server fails."""
+        outcomes: list[Outcome] = []
+        with self._readings.during(step.name):
+            for place, request in enumerate(step.requests):
+                try:
+                    outcomes.append(
+                        self._sender.one(self._sender.ready(request, step.drafts.get(place)), step.name)
+                    )
+                except MissingReply as missing:
+                    return outcomes, {"trouble": str(missing)}
+                if self._sender.trouble(outcomes[-1:]) or enough(outcomes):
+                    break
+                if step.kind == "turns" and not outcomes[-1].ok:
+                    return outcomes, {"trouble": f"{outcomes[-1].id} failed: {outcomes[-1].error}"}
+        return outcomes, {}
 
-    def _read_memory(self, step: str, pids: Sequence[int]) -> None:
-        if total := measure(pids):
-            memory = Memory(at=self._recorder.now(), arm=self._arm, step=step, bytes=total)
-            self._recorder.memory(memory)
+    def _churn(self, step: PlannedStep) -> tuple[list[Outcome], Detail]:
+        """Prompts until all were sent, or the gauge of evictions rose by what the case asks for."""
+        assert isinstance(step.says, Churn)
+        wanted, before = step.says.evictions, self._evictions()
+        if wanted is not None and before is None:
+            raise Unobservable("the target does not count evictions, and a churn waits for them")
+        enough = (lambda outcomes: self._risen(before) >= wanted) if wanted is not None else None
+        outcomes, detail = self._one_by_one(step, enough) if enough else self._one_by_one(step)
+        tokens = sum(len(o.plan.prompt_ids) if o.plan.prompt_ids else o.prompt_tokens or 0 for o in outcomes)
+        risen = {} if before is None else {"evictions": self._risen(before)}
+        return outcomes, {**detail, "tokens": tokens, **risen}
 
-    # Solo runs
+    def _evictions(self) -> float | None:
+        return self._target.sample().get("evictions")
 
-    def _turn_requests(self) -> list[PlannedRequest]:
-        """Requests of conversations, which no plan knows beforehand."""
-        if self._plan is None:
-            return []
-        steps = {step.name for step in self._plan.steps if step.kind == "turns"} & self._plan.solo_steps
-        seen = self._recorder.workload.outcomes
-        return [outcome.plan for outcome in seen if outcome.step in steps and outcome.arm == self._arm]
+    def _risen(self, before: float | None) -> float:
+        return (self._evictions() or 0.0) - (before or 0.0)
 
-    def _solos(self, wanted: dict[str, PlannedRequest], cache: Solos, cold: Target) -> dict[str, Any]:
-        cold.idle(min(_IDLE, cold.options.timeout))
-        # Another model, grid or storage computes other bits: never a reference for this one.
-        known = {key: cache.setdefault(_reference(cold.facts, key), []) for key in wanted}
-        doubled = next((key for key, runs in known.items() if len(runs) > 1), next(iter(known)))
-        for number, (key, runs) in enumerate(known.items()):
-            self._progress(f"solo runs: {number} of {len(wanted)}")
-            while len(runs) < (2 if key == doubled else 1):
-                outcome = self._solo(wanted[key], len(runs), cold)
-                if trouble := _trouble(cold, [outcome]):
-                    self._recorder.trouble(f"solo run of {outcome.id}: {trouble}")
-                    return {"trouble": trouble}
-                runs.append(outcome)
-            for outcome in runs:
-                self._recorder.solo(key, outcome)
-        return {"runs": len(wanted)}
+    # Steps in the background
 
-    def _solo(self, request: PlannedRequest, number: int, cold: Target) -> Outcome:
-        alone = request.model_copy(update={"salt": f"{request.salt}-solo-{request.key}-{number}"})
-        exchange = cold.exchange(alone, cold=True, clock=self._recorder.now)
-        return cold.parse(exchange.run(), alone, "solo")
+    def _start(self, step: PlannedStep) -> None:
+        watch = self._readings.during(step.name)
+        self._running[step.name] = Running(step, self._ready(step), self._sender, watch)
 
+    def _join(self, name: str) -> None:
+        running = self._running.pop(name)
+        outcomes, raws = running.join(name)
+        self._noted(running.step, running.start, outcomes, {"spread": spread(raws)})
 
-class _Watch:
-    """Calls readers all the time, each in a thread of its own; once at the start and once at the end."""
+    def _join_all(self) -> None:
+        self._release()
+        for name in list(self._running):
+            self._join(name)
 
-    def __init__(self, readers: Sequence[Callable[[], object]]) -> None:
-        self._readers, self._over = readers, threading.Event()
-        self._threads = [threading.Thread(target=self._loop, args=(r,), daemon=True) for r in readers]
+    def _let_go(self) -> None:
+        """Leaves nothing behind, whatever ended the workload: no hold, no thread, no step without a span."""
+        self._release()
+        while self._running:
+            name = next(iter(self._running))
+            try:
+                self._join(name)
+            except _Trouble:
+                continue
 
-    def __enter__(self) -> None:
-        for thread in self._threads:
-            thread.start()
+    def _when(self, step: PlannedStep) -> Detail:
+        assert isinstance(step.says, When)
+        where = step.says.when
+        told = {"request": where.request, "phase": where.phase}
+        running = self._running.get(where.request)
+        return {**told, **(running.reached(where) if running else {"reached": False})}
 
-    def __exit__(self, *failure: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
+    # Steps that send nothing
 
-    def _loop(self, read: Callable[[], object]) -> None:
-        read()
-        while not self._over.wait(_EVERY):
-            read()
-        read()
+    def _wait(self, step: PlannedStep) -> Detail:
+        if step.wait == "idle":
+            return {"idle": self._target.idle(min(IDLE, self._target.options.timeout))}
+        time.sleep(step.wait or 0.0)
+        return {}
 
+    def _mark(self, step: PlannedStep) -> Detail:
+        self._readings.mark(step.name)
+        return {}
 
-def _trouble(target: Target, outcomes: Sequence[Outcome]) -> str | None:
-    """What must end the workload: a request that timed out, or a server that is no longer there."""
-    late = [outcome for outcome in outcomes if outcome.timed_out]
-    if late:
-        return f"{late[0].id} timed out: {late[0].error}"
-    return target.gone(_DYING) if any(outcome.error for outcome in outcomes) else None
+    def _reset(self, step: PlannedStep) -> Detail:
+        """A named reset is asked for once and its answer kept; any other is insisted on."""
+        named = isinstance(step.says, Reset) and isinstance(step.says.reset, str)
+        return self._target.reset_once() if named else self._target.reset()
 
+    def _reload(self, step: PlannedStep) -> Detail:
+        assert isinstance(step.says, Reload)
+        return self._target.reload(step.says.adapter)
 
-def _reference(facts: Facts, key: str) -> str:
-    # The command differs where the server does not: a profile may only change what is shared.
-    known = facts.model_dump_json(exclude={"machine": {COMMAND}})
-    return hashlib.sha256(f"{known}{key}".encode()).hexdigest()[:16]
+    def _hold(self, step: PlannedStep) -> Detail:
+        assert isinstance(step.says, Hold)
+        self._held = step.says.hold != "off"
+        return self._did(lambda hooks: hooks.hold, phase=step.says.hold, after=step.says.after)
 
+    def _release(self) -> None:
+        if self._held:
+            self._held = False
+            self._did(lambda hooks: hooks.hold, phase="off", after=0)
 
-def _size(request: PlannedRequest) -> int:
-    """Length of a prompt for comparison with others of the same target: tokens, or characters."""
-    return max(1, len(request.prompt_ids if request.prompt_ids is not None else request.prompt_text or ""))
+    def _fail(self, step: PlannedStep) -> Detail:
+        assert isinstance(step.says, Fail)
+        return self._did(lambda hooks: hooks.fail, forward=step.says.forward, after=step.says.after)
+
+    def _overwrite(self, step: PlannedStep) -> Detail:
+        assert isinstance(step.says, Overwrite)
+        block = self._block_of(step.says.block_of)
+        if block is None:
+            raise MissingReply(
+                f"no request of {step.says.block_of!r} adopted a block that could be overwritten"
+            )
+        return {"block": block, **self._did(lambda hooks: hooks.overwrite, block=block)}
+
+    def _block_of(self, name: str) -> int | None:
+        """The first block that a request of the step adopted, as its trace tells."""
+        hooks = self._target.dialect.test
+        traces = [o.trace for o in self._recorder.workload.of(name, self._arm) if o.trace]
+        blocks = [pick(trace, hooks.block) for trace in traces] if hooks else []
+        return next((block for block in blocks if block is not None), None)
+
+    def _did(self, which: Callable[[Hooks], Action], **said: Any) -> Detail:
+        hooks = self._target.dialect.test
+        assert hooks is not None
+        return self._target.do(which(hooks), said)

@@ -66,6 +66,9 @@ class Facts(Record):
     """Whether requests can be held in a phase, forwards made to fail, and blocks overwritten."""
     has_abort: bool = False
     """Whether the target has a route that ends a request."""
+    has_chat: bool = False
+    can_reload: bool = False
+    """Whether an adapter's name can be given new weights."""
     can: list[str] = []
     """Names of sampling parameters that the target takes."""
     adapters: list[str] = []

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from conformance.history import Facts, Outcome, PlannedRequest, Workload
+from conformance.history import Facts, Outcome, Workload
 
 Prompt = list[int] | str
 
@@ -83,9 +83,10 @@ def _adoptable(facts: Facts, lcp: int, n: int, step: int) -> int:
 
 
 def prompt_length(outcome: Outcome) -> int:
-    """n, tokens: counted from the ids that were sent, else as the target measured it."""
-    if outcome.plan.prompt_ids is not None:
-        return len(outcome.plan.prompt_ids)
+    """n, tokens: counted from the ids that were sent or rendered, else as the target measured it."""
+    ids = _prompt(outcome)
+    if isinstance(ids, list):
+        return len(ids)
     if outcome.prompt_tokens is None:
         raise LawUnknownError(f"{outcome.id}: no ids were sent and usage.prompt_tokens is absent")
     return outcome.prompt_tokens
@@ -101,6 +102,8 @@ def generated_length(outcome: Outcome) -> int:
 def lcp_with_stored(workload: Workload, outcome: Outcome) -> Lcp:
     """The interval of the longest common prefix of a request with what its identity has stored."""
     facts = workload.facts[outcome.arm]
+    if _prompt(outcome) is None:
+        raise LawUnknownError(f"{outcome.id} is a chat, and the target does not tell its rendered ids")
     certain, possible = Lcp(0, 0), 0
     for other in _same_identity(workload, outcome):
         if other.sent < outcome.ended:
@@ -131,13 +134,18 @@ def _certainly_stored(workload: Workload, other: Outcome, outcome: Outcome) -> b
 
 
 def _reset_since(workload: Workload, other: Outcome, outcome: Outcome) -> bool:
-    resets = (s for s in workload.spans if s.kind == "reset" and s.arm == outcome.arm)
+    # A refused reset changed nothing.
+    resets = (
+        s
+        for s in workload.spans
+        if s.kind in ("reset", "reload") and s.arm == outcome.arm and s.detail.get("done") is not False
+    )
     return any(s.end > other.ended and s.start < outcome.sent for s in resets)
 
 
 def _shared(facts: Facts, outcome: Outcome, other: Outcome, generated: bool) -> tuple[int, int]:
     """Bounds, tokens, on the prefix that `outcome`'s prompt shares with `other`'s prompt and reply."""
-    prompt, stored = _prompt(outcome.plan), _prompt(other.plan)
+    prompt, stored = _prompt(outcome), _prompt(other)
     if isinstance(prompt, str) and isinstance(stored, str):
         return _shared_text(facts, outcome, prompt, stored + other.text if generated else stored)
     if isinstance(prompt, list) and isinstance(stored, list):
@@ -189,5 +197,8 @@ def shared_prefix(workload: Workload, outcomes: Sequence[Outcome]) -> int:
     return min(bounds, default=prompt_length(first))
 
 
-def _prompt(plan: PlannedRequest) -> Prompt | None:
-    return plan.prompt_ids if plan.prompt_ids is not None else plan.prompt_text
+def _prompt(outcome: Outcome) -> Prompt | None:
+    """What was sent; of a chat the ids after the template, which alone say what the cache can match."""
+    if outcome.plan.messages:
+        return outcome.rendered_ids
+    return outcome.plan.prompt_ids if outcome.plan.prompt_ids is not None else outcome.plan.prompt_text

@@ -34,7 +34,7 @@ _VALUES = {
     "history": ("FILE", "write the history there (default: .conformance/history-<UTC time>.jsonl)"),
     "golden": ("NAME", "compare with, or update, the golden outputs golden/NAME of a target of yours"),
     "request-timeout": ("S", "seconds that one request may take (default 300)"),
-    "allow": ("LIST", "what an endpoint, which others may use, must bear: disconnect, reset"),
+    "allow": ("LIST", "what an endpoint, which others may use, must bear: churn, disconnect, reset"),
     "min-judged": ("LIST", "requirements that must have been judged (default adopt/1,out/1,count/1)"),
 }
 
@@ -256,9 +256,9 @@ def _scale(config: pytest.Config) -> Scale:
 
 def _allowed(config: pytest.Config) -> frozenset[str]:
     words = frozenset(words_of(option(config, "allow") or ""))
-    unknown = sorted(words - {"disconnect", "reset"})
+    unknown = sorted(words - {"churn", "disconnect", "reset"})
     if unknown:
-        raise pytest.UsageError(f"--allow {unknown[0]}: disconnect or reset, with a comma between")
+        raise pytest.UsageError(f"--allow {unknown[0]}: churn, disconnect or reset, with a comma between")
     return words
 
 

@@ -63,6 +63,11 @@ def declared(target: Target, how: How) -> Facts:
             version=str(_value(target, dialect.version) or "") if dialect.version else "",
             how=how,
             has_salt=dialect.ask.salt is not None,
+            has_chat=dialect.ask.chat is not None,
+            has_abort=dialect.abort is not None,
+            can_reload=dialect.reload is not None and target.options.may("reset"),
+            can=list(dialect.ask.sampling),
+            adapters=_adapters(target),
             claims=dialect.claims,
             machine=_machine(),
             **said,
@@ -71,6 +76,22 @@ def declared(target: Target, how: How) -> Facts:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise TargetError(f"{target.url} says {first['input']!r} for {place}: {first['msg']}") from None
+
+
+def _adapters(target: Target) -> list[str]:
+    """Those whose model the server lists."""
+    page = target.page("/v1/models")
+    listed = pick(as_json(page.text), "data[*].id") if page is not None else None
+    models = {name: model.format(model=target.model) for name, model in target.dialect.ask.adapters.items()}
+    return [name for name, model in models.items() if model in (listed or ())]
+
+
+def _is_test_build(target: Target) -> bool:
+    """Whether requests can be held; asks to let go of all, which changes nothing."""
+    hooks = target.dialect.test
+    if hooks is None or not target.options.may("reset"):
+        return False
+    return bool(target.do(hooks.hold, {"phase": "off", "after": 0})["done"])
 
 
 def _value(target: Target, value: Value) -> Any:
@@ -108,7 +129,7 @@ def vocabulary(target: Target) -> Ids | Words:
     if target.dialect.ask.ids:
         plain = plain_ids(target)
         if len(plain) >= _FEWEST_IDS:
-            return Ids(plain, target.encode)
+            return Ids(plain, target.encode, _letters_of(target))
     return Words(per_token=4.0)
 
 
@@ -126,6 +147,12 @@ def plain_ids(target: Target) -> list[int]:
         return []
 
 
+def _letters_of(target: Target) -> dict[int, str] | None:
+    """The letter of each plain id, where every letter is one."""
+    ids = target.encode(LETTERS)
+    return dict(zip(ids, LETTERS, strict=True)) if len(set(ids)) == len(LETTERS) == len(ids) else None
+
+
 def measured(target: Target, facts: Facts) -> Facts:
     """The facts as a few requests show them. TargetError when not even a plain completion works."""
     target.facts = facts.model_copy(update={"takes_ids": target.vocabulary.is_ids})
@@ -137,6 +164,7 @@ def measured(target: Target, facts: Facts) -> Facts:
         "reports_cached": seen.cached is not None,
         "has_stats": bool(target.sample()),
         "has_reset": target.options.may("reset") and target.reset()["done"],
+        "has_test": _is_test_build(target),
     }
     found["grade"] = _grade(facts, found)
     found["version"] = facts.version or _told_version(target)

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from conformance.dialect import Answer, as_json, first, pick
-from conformance.history import Outcome, PlannedRequest
+from conformance.history import Choice, Outcome, PlannedRequest
 from conformance.wire import RawReply
 
 _DONE = b"[DONE]"
@@ -26,8 +26,8 @@ class BadReply(Exception):
 
 
 @dataclass
-class _Parts:
-    """What the chunks of one reply add up to."""
+class _Said:
+    """What the chunks of one choice add up to."""
 
     text: str = ""
     ids: list[int] | None = None
@@ -36,33 +36,14 @@ class _Parts:
     tokens: list[str] = field(default_factory=list)
     tokens_at: list[float] = field(default_factory=list)
     finish_reason: str | None = None
-    usage: dict[str, Any] | None = None
-    cached: int | None = None
-    trace: dict[str, Any] | None = None
 
-    def add(self, data: Any, answer: Answer, at: float | None) -> None:
-        """Takes one chunk (or a whole reply) in; BadReply when it is an error or none of ours."""
-        if not isinstance(data, dict):
-            raise BadReply(f"a reply that is no JSON object: {_shorten(json.dumps(data))}")
-        if (error := data.get("error")) is not None:
-            raise BadReply(f"the server reports: {_message(error)}")
-        self._choice(data, answer, at)
-        usage = data.get("usage")
-        self.usage = usage if isinstance(usage, dict) else self.usage
-        cached = first(data, answer.cached)
-        self.cached = cached if isinstance(cached, int) and not isinstance(cached, bool) else self.cached
-        self.trace = (answer.trace and pick(data, answer.trace)) or self.trace
-
-    def _choice(self, data: dict[str, Any], answer: Answer, at: float | None) -> None:
-        if not isinstance(data.get("choices", []), list):
-            raise BadReply(f"a reply whose choices are no list: {_shorten(json.dumps(data['choices']))}")
-        text = pick(data, "choices[0].text") or ""
-        ids = pick(data, answer.ids) if answer.ids else None
-        self.finish_reason = pick(data, "choices[0].finish_reason") or self.finish_reason
+    def add(self, choice: Any, ids: Any, at: float | None) -> None:
+        text = _text(choice)
+        self.finish_reason = pick(choice, "finish_reason") or self.finish_reason
         self.text += text
         if ids is not None:
             self.ids = [*(self.ids or []), *ids]
-        self._logprobs(pick(data, "choices[0].logprobs"))
+        self._logprobs(pick(choice, "logprobs"))
         if at is not None and (text or ids):
             self.tokens_at += [at] * (len(ids) if ids else 1)
 
@@ -80,6 +61,70 @@ class _Parts:
         if not self.tops or any(len(top) < 2 for top in self.tops):
             return None
         return [top[0] - top[1] for top in self.tops]
+
+    def choice(self, index: int) -> Choice:
+        return Choice(
+            index=index,
+            token_ids=self.ids,
+            text=self.text,
+            logprobs=self.logprobs,
+            finish_reason=self.finish_reason,
+        )
+
+
+@dataclass
+class _Parts:
+    """What the chunks of one reply add up to: its choices by index, and what is said once."""
+
+    choices: dict[int, _Said] = field(default_factory=lambda: {0: _Said()})
+    usage: dict[str, Any] | None = None
+    usages: int = 0
+    cached: int | None = None
+    trace: dict[str, Any] | None = None
+    rendered: list[int] | None = None
+    prompt_logprobs: list[Any] | None = None
+
+    def add(self, data: Any, answer: Answer, at: float | None) -> None:
+        """Takes one chunk (or a whole reply) in; BadReply when it is an error or none of ours."""
+        if not isinstance(data, dict):
+            raise BadReply(f"a reply that is no JSON object: {_shorten(json.dumps(data))}")
+        if (error := data.get("error")) is not None:
+            raise BadReply(f"the server reports: {_message(error)}")
+        for place, choice in enumerate(_choices(data)):
+            index = choice.get("index", place) if isinstance(choice, dict) else place
+            self.choices.setdefault(index, _Said()).add(choice, _ids(data, choice, place, answer), at)
+        usage = data.get("usage")
+        self.usages += isinstance(usage, dict)
+        self.usage = usage if isinstance(usage, dict) else self.usage
+        cached = first(data, answer.cached)
+        self.cached = cached if isinstance(cached, int) and not isinstance(cached, bool) else self.cached
+        self.trace = (answer.trace and pick(data, answer.trace)) or self.trace
+        self.rendered = self.rendered or first(data, answer.rendered)
+        self.prompt_logprobs = self.prompt_logprobs or pick(data, answer.prompt_logprobs)
+
+
+_OWN = "choices[0]."
+
+
+def _choices(data: dict[str, Any]) -> list[Any]:
+    choices = data.get("choices", [])
+    if not isinstance(choices, list):
+        raise BadReply(f"a reply whose choices are no list: {_shorten(json.dumps(choices))}")
+    return choices
+
+
+def _text(choice: Any) -> str:
+    """The text of a choice: a completion's, or a chat's, whole or in pieces."""
+    return first(choice, ["text", "delta.content", "message.content"]) or ""
+
+
+def _ids(data: dict[str, Any], choice: Any, place: int, answer: Answer) -> Any:
+    """A choice's ids: the dialect says where those of the first one stand."""
+    if answer.ids is None:
+        return None
+    if answer.ids.startswith(_OWN):
+        return pick(choice, answer.ids.removeprefix(_OWN))
+    return pick(data, answer.ids) if place == 0 else None
 
 
 def to_outcome(raw: RawReply, plan: PlannedRequest, arm: str, answer: Answer) -> Outcome:
@@ -99,7 +144,8 @@ def to_outcome(raw: RawReply, plan: PlannedRequest, arm: str, answer: Answer) ->
 
 
 def _outcome(raw: RawReply, plan: PlannedRequest, arm: str, parts: _Parts, error: str | None) -> Outcome:
-    usage = parts.usage or {}
+    usage, said = parts.usage or {}, parts.choices[0]
+    several = len(parts.choices) > 1
     return Outcome(
         id=plan.id,
         arm=arm,
@@ -107,25 +153,54 @@ def _outcome(raw: RawReply, plan: PlannedRequest, arm: str, parts: _Parts, error
         index=plan.index,
         plan=plan,
         sent=raw.sent,
-        first=parts.tokens_at[0] if parts.tokens_at else None,
+        first=said.tokens_at[0] if said.tokens_at else None,
         ended=raw.ended,
         status=raw.status,
         error=error,
         timed_out=raw.timed_out,
-        finish_reason=parts.finish_reason,
-        token_ids=parts.ids,
-        text=parts.text,
-        logprobs=parts.logprobs,
-        gaps=parts.gaps(),
-        logprob_tokens=parts.tokens or None,
+        finish_reason=said.finish_reason,
+        token_ids=said.ids,
+        text=said.text,
+        logprobs=said.logprobs,
+        gaps=said.gaps(),
+        logprob_tokens=said.tokens or None,
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=usage.get("completion_tokens"),
         cached=parts.cached,
         usage=parts.usage,
         trace=parts.trace,
         left=raw.left,
-        tokens_at=parts.tokens_at,
+        tokens_at=said.tokens_at,
+        choices=[parts.choices[i].choice(i) for i in sorted(parts.choices)] if several else [],
+        prompt_logprobs=_of_prompt(parts.prompt_logprobs, plan, parts.rendered),
+        retry_after=_seconds(raw.headers.get("retry-after")),
+        rendered_ids=parts.rendered if plan.messages else None,
+        usages=parts.usages,
+        rejected=_rejected(raw),
     )
+
+
+def _of_prompt(given: Any, plan: PlannedRequest, rendered: list[int] | None) -> list[float | None] | None:
+    """The logprob of each prompt token, from {id: {"logprob": value}} that may list others beside it."""
+    ids = plan.prompt_ids or rendered
+    if not isinstance(given, list) or ids is None or len(ids) != len(given):
+        return None
+    entries = [(entry or {}).get(str(id)) for entry, id in zip(given, ids, strict=True)]
+    return [entry["logprob"] if isinstance(entry, dict) else entry for entry in entries]
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def _rejected(raw: RawReply) -> bool:
+    """Refused, and the client is told why."""
+    refused = raw.status is not None and (400 <= raw.status < 500 or raw.status == 503)
+    body = as_json(raw.body.decode(errors="replace")) if refused else None
+    return isinstance(body, dict) and bool(body.get("error") or body.get("message") or body.get("detail"))
 
 
 def _collect(raw: RawReply, parts: _Parts, answer: Answer) -> None:
@@ -175,10 +250,12 @@ def excerpt(raw: RawReply, length: int = 80) -> str:
 
 
 def carries_token(payload: bytes, answer: Answer) -> bool:
-    """Whether a payload of a stream holds generated content: what a leaving client counts."""
+    """Whether a payload of a stream holds generated content of the first choice: what a client counts."""
     data = as_json(payload.decode(errors="replace"))
-    ids = pick(data, answer.ids) if answer.ids else None
-    return bool(pick(data, "choices[0].text") or ids)
+    choice = pick(data, "choices[0]")
+    if not isinstance(choice, dict) or choice.get("index", 0) != 0:
+        return False
+    return bool(first(choice, ["text", "delta.content"]) or _ids(data, choice, 0, answer))
 
 
 def _entries(given: dict[str, Any]) -> list[dict[str, Any]]:

@@ -24,8 +24,8 @@ from conformance.load import Loaded
 from conformance.plan import Plan, PlanError, Scale, Unobservable, Vocabulary, make_plan
 from conformance.record import HistoryError, Recorder, Recording, read
 from conformance.report.terminal import facts_line
-from conformance.rungs import spec_digest
-from conformance.spec import Expect, Serve, Spec
+from conformance.rungs import bound, spec_digest
+from conformance.spec import Churn, Expect, Serve, Spec, all_steps
 from conformance.verdict import Status, Verdict
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -236,9 +236,10 @@ class Session:
     def _perform(self, loaded: Loaded, rung: str, recorder: Recorder) -> None:
         """All arms of a workload; whatever stops them becomes part of the record."""
         try:
-            for arm, serve in self._arms(loaded.spec):
+            spec = bound(loaded.spec, rung)
+            for serve, arms in _servers(spec):
                 if not recorder.workload.trouble:
-                    self._perform_arm(loaded, rung, recorder, arm, serve)
+                    self._perform_arms(loaded.spec, rung, recorder, serve, arms)
         except Unobservable as reason:
             recorder.unobservable(str(reason))
         except PlanError as error:
@@ -260,18 +261,23 @@ class Session:
             recorder.trouble("the run was interrupted")
             raise
 
-    def _arms(self, spec: Spec) -> list[tuple[str, Serve]]:
-        return [("main", spec.serve), *((name, arm.serve or spec.serve) for name, arm in spec.arms.items())]
-
-    def _perform_arm(self, loaded: Loaded, rung: str, recorder: Recorder, arm: str, serve: Serve) -> None:
+    def _perform_arms(
+        self, spec: Spec, rung: str, recorder: Recorder, serve: Serve, arms: Sequence[str]
+    ) -> None:
+        """Arms that run on one server, one after another."""
         with self._open_fleet().for_serve(serve) as target:
-            recorder.facts(arm, target.facts)
-            _ask_leave(loaded.spec, target.facts, self.options.allow)
-            plan = self._plan(loaded.spec, rung, target, arm)
-            driver = self._back.driver(target, recorder, arm)
-            driver.run(plan)
-            if arm == "main" and not recorder.workload.trouble:
-                driver.run_solos(plan.solos, self._solos)
+            for arm in arms:
+                if not recorder.workload.trouble:
+                    self._perform_arm(spec, rung, recorder, arm, target)
+
+    def _perform_arm(self, spec: Spec, rung: str, recorder: Recorder, arm: str, target: TargetLike) -> None:
+        recorder.facts(arm, target.facts)
+        _ask_leave(spec, target.facts, self.options.allow)
+        plan = self._plan(spec, rung, target, arm)
+        driver = self._back.driver(target, recorder, arm)
+        driver.run(plan)
+        if arm == "main" and not recorder.workload.trouble:
+            driver.run_solos(plan.solos, self._solos)
 
     def _plan(self, spec: Spec, rung: str, target: TargetLike, arm: str) -> Plan:
         return make_plan(
@@ -326,13 +332,25 @@ class Session:
         return self._fleet
 
 
+def _servers(spec: Spec) -> list[tuple[Serve, list[str]]]:
+    """Each server that a case needs, with the arms that run on it; the main one first."""
+    shared = ["main", *(name for name, arm in spec.arms.items() if arm.serve is None)]
+    others = [(arm.serve, [name]) for name, arm in spec.arms.items() if arm.serve is not None]
+    return [(spec.serve, shared), *others]
+
+
 def _ask_leave(spec: Spec, facts: Facts, allow: frozenset[str]) -> None:
     """An endpoint may serve others: raise Unobservable for what it was not said to bear."""
-    leaves = any(getattr(step, "leave", None) for step in spec.steps)
-    if facts.how == "endpoint" and leaves and "disconnect" not in allow:
+    if facts.how != "endpoint":
+        return
+    steps = list(all_steps(spec.steps))
+    asks = [ask for step in steps for ask in (step, *(getattr(step, "each", None) or ()))]
+    if any(getattr(ask, "leave", None) for ask in asks) and "disconnect" not in allow:
         raise Unobservable(
             "its clients walk away from the server; say --allow disconnect if it may bear that"
         )
+    if any(isinstance(step, Churn) for step in steps) and "churn" not in allow:
+        raise Unobservable("it fills the server's cache; say --allow churn if it may bear that")
 
 
 def _where(error: Exception) -> str:

@@ -35,6 +35,8 @@ RESET_TIMEOUT = 10.0
 _QUICK = 5.0
 """Seconds for a GET that takes no thought."""
 _POLL = 0.05
+_SHOWN = 400
+"""Characters of an answer that a history keeps."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class Target:
         self._http.trust_env = False
         self._http.headers.update(options.headers)
         self._pages: dict[str, requests.Response | None] = {}
+        self.reloads = 0
+        """How often an adapter got other weights."""
         self._reach()
         self.dialect = dialect or probe.recognise(self, dialects())
         self._logprobs = self.dialect.ask.logprobs
@@ -153,26 +157,41 @@ class Target:
         """Asks without logprobs from now on: the target refuses them."""
         self._logprobs = {}
 
-    def body(self, planned: PlannedRequest, *, cold: bool = False) -> dict[str, Any]:
+    def body(self, planned: PlannedRequest, *, cold: bool = False, id: str = "") -> dict[str, Any]:
         """The JSON of a request; `cold` adds the fields that make the server compute everything."""
         ask = self.dialect.ask
-        prompt = planned.prompt_text if planned.prompt_ids is None else planned.prompt_ids
-        fields: dict[str, Any] = {
-            "prompt": prompt,
-            "max_tokens": planned.max_tokens,
-            "stream": planned.stream,
-        }
+        fields: dict[str, Any] = {**self._asked(planned), "max_tokens": planned.max_tokens}
+        fields["stream"] = planned.stream
         fields |= ask.always
         fields |= ask.stream if planned.stream else {}
-        fields |= self._logprobs if planned.logprobs else {}
-        fields |= {"model": self.model} if self.model else {}
+        fields |= self._wanted_logprobs(planned)
+        fields |= {"model": model} if (model := self._model_of(planned)) else {}
         fields |= {ask.salt: planned.salt} if ask.salt and planned.salt else {}
+        fields |= {ask.id: id} if ask.id and id else {}
+        fields |= _sampled(planned.sampling)
         return fields | (ask.cold if cold else {})
 
-    def render(self, planned: PlannedRequest, *, cold: bool = False) -> wire.Call:
+    def _asked(self, planned: PlannedRequest) -> dict[str, Any]:
+        if planned.messages:
+            return {"messages": planned.messages}
+        return {"prompt": planned.prompt_text if planned.prompt_ids is None else planned.prompt_ids}
+
+    def _wanted_logprobs(self, planned: PlannedRequest) -> dict[str, Any]:
+        if not planned.logprobs or not self._logprobs:
+            return {}
+        return self.dialect.ask.chat_logprobs if planned.messages else self._logprobs
+
+    def _model_of(self, planned: PlannedRequest) -> str:
+        if planned.adapter is None:
+            return self.model
+        return self.dialect.ask.adapters[planned.adapter].format(model=self.model)
+
+    def render(self, planned: PlannedRequest, *, cold: bool = False, id: str = "") -> wire.Call:
         """The request, ready to be put on a socket."""
-        body = json.dumps(self.body(planned, cold=cold), separators=(",", ":")).encode()
-        return wire.Call(self.address, self.dialect.ask.route, body, self.options.headers)
+        body = json.dumps(self.body(planned, cold=cold, id=id), separators=(",", ":")).encode()
+        ask = self.dialect.ask
+        route = ask.chat if planned.messages and ask.chat else ask.route
+        return wire.Call(self.address, route, body, self.options.headers)
 
     def parse(self, raw: wire.RawReply, planned: PlannedRequest, arm: str = "main") -> Outcome:
         return to_outcome(raw, planned, arm, self.dialect.answer)
@@ -188,10 +207,11 @@ class Target:
         cold: bool = False,
         leaving: wire.Leaving | None = None,
         clock: wire.Clock | None = None,
+        id: str = "",
     ) -> wire.Exchange:
         """A request on a connection of its own, not yet sent."""
-        call = self.render(planned, cold=cold)
-        return wire.Exchange(call, clock or self.clock, self.options.timeout, leaving)
+        call = self.render(planned, cold=cold, id=id)
+        return wire.Exchange(call, clock or self.clock, self.options.timeout, leaving, self.is_token)
 
     def send(self, planned: PlannedRequest, *, arm: str = "main", cold: bool = False) -> Outcome:
         """One request from start to end; what goes wrong stands in the outcome."""
@@ -219,10 +239,37 @@ class Target:
             time.sleep(_POLL)
         return {"done": True, "tries": tries}
 
+    def reset_once(self) -> dict[str, Any]:
+        """Asks for a reset and says what came back: `done` (None: it did not say), `status`, `answer`."""
+        assert self.dialect.reset is not None
+        return self.do(self.dialect.reset, {})
+
     def mark(self) -> None:
         """Starts the peak gauge anew, where the target has one."""
         if self.dialect.mark is not None:
             self._act(self.dialect.mark)
+
+    def reload(self, adapter: str) -> dict[str, Any]:
+        """Other weights under an adapter's name. Solo runs of before are of no use for it any more."""
+        assert self.dialect.reload is not None
+        self.reloads += 1
+        return self.do(self.dialect.reload, {"adapter": adapter, "number": self.reloads})
+
+    def abort(self, id: str) -> None:
+        """Ends a request by its id, where the target has a route for it."""
+        if self.dialect.abort is not None:
+            self.do(self.dialect.abort, {"id": id})
+
+    def do(self, action: Action, said: Mapping[str, Any]) -> dict[str, Any]:
+        """One action with what the case says; what came back, as it is kept in a history."""
+        body = {key: _filled(value, said, action.words) for key, value in action.send.items()}
+        reply = self._request(action.method, action.route, body or None, self.options.timeout)
+        if reply is None:
+            return {"done": None, "status": None, "answer": "no answer came"}
+        answer = as_json(reply.text)
+        told = action.path is None or pick(answer, action.path) == action.equals
+        done = reply.status_code == 200 and told
+        return {"done": done, "status": reply.status_code, "answer": reply.text[:_SHOWN]}
 
     def _act(self, action: Action) -> Literal["done", "refused", "absent"]:
         reply = self._request(action.method, action.route)
@@ -368,6 +415,19 @@ class Fleet:
 def open_target(options: TargetOptions) -> Fleet:
     """The servers of a session; nothing is contacted or started yet."""
     return Fleet(options)
+
+
+def _sampled(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling parameters as a body has them: the prompt's own logprobs are asked for as the top one."""
+    return {key: 1 if key == "prompt_logprobs" else value for key, value in sampling.items()}
+
+
+def _filled(value: Any, said: Mapping[str, Any], words: Mapping[str, Any]) -> Any:
+    """`{word}` in an action's body: what the case says for it, in the server's words."""
+    if isinstance(value, str) and value[:1] == "{" and value[1:-1] in said:
+        found = said[value[1:-1]]
+        return words.get(found, found) if isinstance(found, str) else found
+    return value
 
 
 def _engine() -> Dialect:

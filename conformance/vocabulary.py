@@ -7,7 +7,7 @@ characters per token came from (`probe.py`), nor which prompt a case wants (`pla
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 # Everyday words, most of them one token with the space before them in a trained tokenizer. Only ASCII
 # letters, so that a byte tokenizer spends one token a character.
@@ -21,6 +21,8 @@ _TEXT = """
     food foot ford form fort four free from fuel full fund gain game gate gave gear gift girl give glad
 """
 WORDS = tuple(_TEXT.split())
+_USUAL = 4.0
+"""Characters a token of a trained tokenizer, where nothing was measured."""
 _SPACED = 5
 """Characters of a word and the space after it."""
 
@@ -32,19 +34,30 @@ _WORD = 16
 
 
 class Ids:
-    """Prompts as token ids, drawn from the plain ones of the target."""
+    """Prompts as token ids, drawn from the plain ones of the target.
+
+    `letters` are the texts of the ids where each is one letter: messages of a chat can only be text.
+    """
 
     is_ids = True
 
-    def __init__(self, plain: Sequence[int], encode: Callable[[str], list[int]]) -> None:
+    def __init__(
+        self,
+        plain: Sequence[int],
+        encode: Callable[[str], list[int]],
+        letters: Mapping[int, str] | None = None,
+    ) -> None:
         self.plain = tuple(plain)
-        self._encode = encode
+        self._encode, self._letters = encode, letters
 
     def ids(self, count: int, seed: int) -> list[int]:
         return random.Random(seed).choices(self.plain, k=count)
 
     def text(self, count: int, seed: int) -> str:
-        raise TypeError("this target takes token ids")
+        """The same draw as text, letter by letter; words of about that length where letters merge."""
+        if self._letters is None:
+            return Words(_USUAL).text(count, seed)
+        return "".join(self._letters[id] for id in self.ids(count, seed))
 
     def encode(self, text: str) -> list[int]:
         return self._encode(text)

@@ -11,6 +11,7 @@ import math
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Barrier, BrokenBarrierError
@@ -23,6 +24,13 @@ Clock = Callable[[], float]
 _PIECE = 65536
 _TICK = 0.001
 """Seconds; a timeout of 0 would mean not to wait for anything already under way."""
+_LOOK = 0.02
+"""Seconds between looks at whether the moment to leave has come, where no time or token says so."""
+_LINGER = 10.0
+"""Seconds for which a client that left by half still reads."""
+
+How = Literal["rst", "fin", "half_close", "stop_reading", "abort"]
+Phase = Literal["queued", "prefilling", "first_token", "decoding", "last_step"]
 
 
 @dataclass(frozen=True)
@@ -69,12 +77,23 @@ class Call:
 
 @dataclass(frozen=True)
 class Leaving:
-    """When to walk away: after `tokens` pieces that `is_token` accepts, or `seconds` after sending."""
+    """When to walk away, and how.
 
-    how: Literal["rst", "fin"]
+    After `tokens` pieces that `is_token` accepts, `seconds` after sending, or once `until` holds: the first
+    of those that are given. `phase` is the one meant, `last` the tokens after which one step is left.
+    """
+
+    how: How
     is_token: Callable[[bytes], bool]
     tokens: int | None = None
     seconds: float | None = None
+    until: Callable[[], bool] | None = None
+    phase: Phase = "decoding"
+    last: int | None = None
+    pause: float = 1.0
+    """stop_reading: seconds for which nothing is read before the connection is closed."""
+    abort: Callable[[bytes], None] | None = None
+    """abort: ends the request by other means; is given the first event of the stream, if any came."""
 
 
 @dataclass
@@ -90,7 +109,7 @@ class RawReply:
     streamed: bool = False
     error: str | None = None
     timed_out: bool = False
-    left: Literal["prefilling", "decoding"] | None = None
+    left: Phase | None = None
 
 
 class EventSplitter:
@@ -123,12 +142,25 @@ def connect(address: Address, timeout: float) -> socket.socket:
 class Exchange:
     """One request and its reply, over a connection of its own that is made beforehand."""
 
-    def __init__(self, call: Call, clock: Clock, timeout: float, leaving: Leaving | None = None) -> None:
+    def __init__(
+        self,
+        call: Call,
+        clock: Clock,
+        timeout: float,
+        leaving: Leaving | None = None,
+        is_token: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        """`is_token` lets others see how far the reply is: `tokens` counts what it accepts."""
         self._http = h11.Connection(h11.CLIENT)
         self._bytes = _render(self._http, call)
         self._clock, self._timeout, self._leaving = clock, timeout, leaving
+        self._is_token = leaving.is_token if leaving is not None else is_token
         self._splitter = EventSplitter()
-        self._tokens = 0
+        self.tokens = 0
+        self.begun: float | None = None
+        """When the request was put on the wire; None before."""
+        self.over = False
+        self._left_at = 0.0
         self._reply = RawReply(sent=clock())
         self._sock: socket.socket | None = None
         try:
@@ -143,6 +175,7 @@ class Exchange:
         if self._sock is not None and self._reply.error is None:
             self._talk(self._sock)
         self._reply.ended = self._clock()
+        self.over = True
         self.close()
         return self._reply
 
@@ -152,13 +185,13 @@ class Exchange:
             self._sock = None
 
     def _talk(self, sock: socket.socket) -> None:
-        self._reply.sent = self._clock()
+        self._reply.sent = self.begun = self._clock()
         try:
             sock.settimeout(self._timeout)
             sock.sendall(self._bytes)
             self._read(sock)
         except TimeoutError:
-            self._reply.timed_out = True
+            self._reply.timed_out = self._reply.left is None
             self._fail(f"no end of the reply within {self._timeout:g} s")
         except (OSError, h11.RemoteProtocolError) as error:
             self._fail(f"{describe(error)} {self._so_far()}")
@@ -176,17 +209,23 @@ class Exchange:
                 return
 
     def _receive(self, sock: socket.socket) -> None:
-        """Reads a piece; a timeout is an error unless it is the moment to walk away."""
-        left = min(self._reply.sent + self._timeout, self._leave_time()) - self._clock()
+        """Reads a piece; a timeout is an error unless it is the moment to walk away, or to look for it."""
+        left = min(self._end(), self._leave_time()) - self._clock()
         if left <= 0 and not self._due():
             # A server that never pauses would otherwise never meet the timeout of a single read.
             raise TimeoutError
-        sock.settimeout(max(left, _TICK))
+        looks = self._reply.left is None and self._leaving is not None and self._leaving.until is not None
+        sock.settimeout(max(min(left, _LOOK) if looks else left, _TICK))
         try:
             self._http.receive_data(sock.recv(_PIECE))
         except TimeoutError:
-            if not self._due():
+            if not (looks or self._due()):
                 raise
+
+    def _end(self) -> float:
+        """When nobody reads any longer."""
+        last = self._reply.sent + self._timeout
+        return min(last, self._left_at + _LINGER) if self._reply.left is not None else last
 
     def _begin(self, response: h11.Response) -> None:
         self._reply.status = response.status_code
@@ -203,29 +242,44 @@ class Exchange:
         now = self._clock()
         payloads = self._splitter.feed(data)
         self._reply.events += [(now, payload) for payload in payloads]
-        if self._leaving is not None:
-            self._tokens += sum(map(self._leaving.is_token, payloads))
+        if self._is_token is not None:
+            self.tokens += sum(map(self._is_token, payloads))
 
     def _leave_time(self) -> float:
-        if self._leaving is None or self._leaving.seconds is None:
+        leaving = self._leaving
+        if leaving is None or leaving.seconds is None or self._reply.left is not None:
             return math.inf
-        return self._reply.sent + self._leaving.seconds
+        return self._reply.sent + leaving.seconds
 
     def _due(self) -> bool:
         return self._clock() >= self._leave_time()
 
     def _leave_now(self, sock: socket.socket) -> bool:
+        """Whether the client has gone for good; one that left by half reads on."""
         leaving = self._leaving
-        if leaving is None:
+        if leaving is None or self._reply.left is not None:
             return False
-        if not (self._due() or (leaving.tokens is not None and self._tokens >= leaving.tokens)):
+        enough = leaving.tokens is not None and self.tokens >= leaving.tokens
+        seen = not enough and not self._due() and leaving.until is not None and leaving.until()
+        if not (enough or seen or self._due()):
             return False
-        self._reply.left = "decoding" if self._tokens else "prefilling"
-        _walk_away(sock, leaving.how)
-        return True
+        self._reply.left, self._left_at = self._phase(leaving, seen), self._clock()
+        if leaving.how == "abort" and leaving.abort is not None:
+            leaving.abort(self._reply.events[0][1] if self._reply.events else b"")
+        return _walk_away(sock, leaving)
+
+    def _phase(self, leaving: Leaving, seen: bool) -> Phase:
+        """The phase as measured: the one that was meant only where it is certain."""
+        if self.tokens == 0:
+            return "queued" if seen and leaving.phase == "queued" else "prefilling"
+        if leaving.phase == "first_token" and self.tokens == 1:
+            return "first_token"
+        return "last_step" if leaving.phase == "last_step" and self.tokens == leaving.last else "decoding"
 
     def _fail(self, text: str) -> None:
-        self._reply.error = self._reply.error or text
+        """Notes what went wrong; nothing does once the client has left."""
+        if self._reply.left is None:
+            self._reply.error = self._reply.error or text
 
     def _so_far(self) -> str:
         if self._reply.status is None:
@@ -258,14 +312,25 @@ def _pass(barrier: Barrier | None, timeout: float) -> bool:
     return True
 
 
-def _walk_away(sock: socket.socket, how: Literal["rst", "fin"]) -> None:
-    """`rst`: a reset, as a killed client sends it. `fin`: an orderly end, as a closed tab sends it."""
-    if how == "rst":
+def _walk_away(sock: socket.socket, leaving: Leaving) -> bool:
+    """Leaves; returns whether that closed the connection.
+
+    `rst`: a reset, as a killed client sends it. `fin`: an orderly end, as a closed tab sends it.
+    `half_close`: says that nothing more will be sent, and reads on. `abort` reads on as well.
+    """
+    if leaving.how in ("half_close", "abort"):
+        if leaving.how == "half_close":
+            sock.shutdown(socket.SHUT_WR)
+        return False
+    if leaving.how == "stop_reading":
+        time.sleep(leaving.pause)
+    elif leaving.how == "rst":
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     else:
         # Data that was not read turns a plain close into a reset, a shutdown beforehand does not.
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()
+    return True
 
 
 def describe(error: Exception) -> str:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from conformance.dialect import Dialect
+from conformance.drafts import Draft, completed
 from conformance.drive import Driver
-from conformance.history import Workload
+from conformance.history import PlannedRequest, Workload
 from conformance.launch import Child
-from conformance.plan import Plan, PlannedStep, TurnPlan
+from conformance.plan import Plan, PlannedStep
+from conformance.prompts import Piece, ReplyOf
 from conformance.record import Recorder, read
 from conformance.spec import Serve
 from conformance.target import Target, TargetOptions
@@ -78,18 +80,26 @@ def plan(*steps: PlannedStep, solo: str = "") -> Plan:
 
 
 def send(name: str = "seed", prompt: list[int] | str | None = None, **more: Any) -> PlannedStep:
-    leave = more.pop("leave", None)
-    return PlannedStep("send", name, (planned(name, prompt or LONG, **more),), leave)
+    return PlannedStep("send", name, (planned(name, prompt or LONG, **more),))
 
 
 def burst(name: str = "four", count: int = 4, kind: Any = "burst", **more: Any) -> PlannedStep:
-    leave = more.pop("leave", None)
     requests = tuple(planned(name, [*LONG, 100 + i], i, **more) for i in range(count))
-    return PlannedStep(kind, name, requests, leave)
+    return PlannedStep(kind, name, requests, together=kind == "burst")
 
 
 def talk(opening: list[int] | str, *each: list[int] | str, name: str = "talk") -> PlannedStep:
-    return PlannedStep("turns", name, turns=TurnPlan(opening, each, 3, True, "tenant"))
+    """A conversation: each turn is the last one, its reply, and what the turn adds."""
+    requests: list[PlannedRequest] = []
+    drafts: dict[int, Draft] = {}
+    said: tuple[Piece, ...] = (opening,)
+    for turn, adds in enumerate(each):
+        draft = Draft((said, (adds,)), is_ids=not isinstance(opening, str))
+        request = planned(name, opening, turn, max_tokens=3)
+        requests.append(request if draft.waits else completed(request, draft, lambda id: None))
+        drafts |= {turn: draft} if draft.waits else {}
+        said = (*said, adds, ReplyOf(request.id))
+    return PlannedStep("turns", name, tuple(requests), drafts)
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def test_turns_in_words_carry_the_text(tmp_path: Path) -> None:
 def test_turns_without_ids_come_back_as_trouble(tmp_path: Path) -> None:
     with fake_target(Behaviour(returns_ids=False)) as (target, _):
         seen = driven(tmp_path, target, talk(LONG, [7], [8]), send("never"))
-    assert "turn 1 of talk" in (seen.trouble or "")
+    assert seen.trouble == "talk: talk[1]: the reply of talk[0] did not come back as ids"
     assert [o.id for o in seen.outcomes] == ["talk[0]"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conformance.drive import Driver
+from conformance.sending import Sender
 from conformance.spec import Leave
 from conformance.target import TargetOptions, open_target
 from tests.conformance import fakeserver
@@ -23,7 +23,7 @@ BROKEN: list[Fault] = ["reset", "cut", "no-done", "bad-json", "bad-shape", "erro
 
 def test_a_client_leaves_while_decoding(tmp_path: Path) -> None:
     with fake_target(Behaviour(token_delay=0.02)) as (target, _):
-        leave = Leave(phase="decoding", tokens=2, how="fin", fraction=0.5)
+        leave = Leave(phase="decoding", tokens=2, how="fin", fraction=0.5).model_dump()
         seen = driven(tmp_path, target, burst(max_tokens=300, leave=leave))
     assert [o.left for o in seen.outcomes] == ["decoding"] * 4
     assert [len(o.token_ids or []) for o in seen.outcomes] == [2] * 4
@@ -36,7 +36,7 @@ def test_a_client_leaves_before_the_first_token_after_a_share_of_the_measured_ti
             tmp_path,
             target,
             send(),
-            send("gone", [9, *LONG[1:]], leave=Leave(phase="prefilling", fraction=0.1)),
+            send("gone", [9, *LONG[1:]], leave=Leave(phase="prefilling", fraction=0.1).model_dump()),
         )
     ttft = (seen.outcomes[0].first or 0) - seen.outcomes[0].sent
     left = seen.of("gone")[0]
@@ -46,16 +46,16 @@ def test_a_client_leaves_before_the_first_token_after_a_share_of_the_measured_ti
 
 def test_the_measure_is_scaled_from_the_nearest_cold_request(tmp_path: Path) -> None:
     with fake_target() as (target, _), recording(tmp_path) as recorder:
-        driver = Driver(target, recorder)
-        assert driver._cold_ttft(planned("x", LONG)) == 0.3
+        sender = Sender(target, recorder, "main", print)
+        assert sender.cold_ttft(planned("x", LONG)) == 0.3
         base = target.send(planned("a", LONG))
         for size, first, cached in ((10, 1.0, 0), (40, 8.0, 0), (20, 0.001, 16)):
             request = planned("a", LONG[:size])
             recorder.outcome(
                 base.model_copy(update={"plan": request, "sent": 0.0, "first": first, "cached": cached})
             )
-        assert driver._cold_ttft(planned("x", LONG[:20])) == 2.0
-        assert driver._cold_ttft(planned("x", [*LONG, *LONG])) == 16.0
+        assert sender.cold_ttft(planned("x", LONG[:20])) == 2.0
+        assert sender.cold_ttft(planned("x", [*LONG, *LONG])) == 16.0
 
 
 @pytest.mark.parametrize("fault", BROKEN)
@@ -134,7 +134,7 @@ def test_a_server_killed_in_a_burst_leaves_a_usable_history(
 
 
 def test_a_long_burst_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conformance.drive._TELL", 0.1)
+    monkeypatch.setattr("conformance.sending._TELL", 0.1)
     lines: list[str] = []
     with fake_target(Behaviour(token_delay=0.1)) as (target, _):
         driven(tmp_path, target, burst(), progress=lines.append)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from conformance.history import Facts, PlannedRequest
+from conformance.drafts import MissingReply, completed
+from conformance.history import Facts, Outcome, PlannedRequest
 from conformance.plan import (
     Plan,
     PlanError,
     PlannedStep,
     Unobservable,
     make_plan,
-    turn_request,
 )
 from conformance.rungs import rungs, spec_digest
 from conformance.spec import Spec
@@ -299,8 +299,9 @@ def test_a_reset_needs_a_target_that_has_one() -> None:
 
 def test_leaving_is_part_of_the_step() -> None:
     [step] = plan([{"send": "a", "prompt": ["system"], "leave": {"phase": "decoding", "tokens": 2}}]).steps
-    assert step.leave is not None
-    assert (step.leave.how, step.leave.tokens) == ("rst", 2)
+    leave = step.requests[0].leave
+    assert leave is not None
+    assert (leave["how"], leave["phase"], leave["tokens"]) == ("rst", "decoding", 2)
 
 
 def conversation(vocabulary: Ids | Text) -> PlannedStep:
@@ -311,13 +312,29 @@ def conversation(vocabulary: Ids | Text) -> PlannedStep:
     return step
 
 
+def replied(id: str, **changes: Any) -> Outcome:
+    """The reply of the request `id`: ids 1 and 2, the text " so it is"."""
+    told: dict[str, Any] = {"status": 200, "token_ids": [1, 2], "text": " so it is"}
+    plan = PlannedRequest(
+        id=id, step=id, index=0, prompt_ids=[1], prompt_text=None, parts=[1], max_tokens=2, salt="",
+        stream=True, logprobs=True, key="k",
+    )  # fmt: skip
+    return Outcome(id=id, arm="main", step=id, index=0, plan=plan, sent=0, ended=1, **(told | changes))
+
+
+def at(step: PlannedStep, place: int, **reply: Any) -> PlannedRequest:
+    """A request of a step as it is sent, once what it waits for has come."""
+    if place not in step.drafts:
+        return step.requests[place]
+    return completed(step.requests[place], step.drafts[place], lambda id: replied(id, **reply))
+
+
 def test_turns_grow_by_reply_and_suffix() -> None:
     step = conversation(Ids())
-    assert step.turns is not None
-    first = turn_request(step, 0, None, None)
-    second = turn_request(step, 1, first, [1, 2])
-    assert ids(first) == [*step.turns.opening, *step.turns.each[0]]
-    assert ids(second) == [*ids(first), 1, 2, *step.turns.each[1]]
+    first, second, third = (at(step, turn) for turn in range(3))
+    assert ids(first)[:32] == Ids().ids(32, 7)
+    assert ids(second)[:-3] == [*ids(first), 1, 2]
+    assert ids(third)[:-3] == [*ids(second), 1, 2]
     assert (first.id, second.id, second.index) == ("talk[0]", "talk[1]", 1)
     assert first.salt == second.salt == "run-area/case"
     assert (second.max_tokens, second.stream, second.parts) == (5, True, [37, 3])
@@ -325,18 +342,13 @@ def test_turns_grow_by_reply_and_suffix() -> None:
 
 def test_turns_in_text_keep_the_reply_verbatim() -> None:
     step = conversation(Text())
-    first = turn_request(step, 0, None, None)
-    second = turn_request(step, 1, first, " so it is")
+    first, second = at(step, 0), at(step, 1)
     assert (second.prompt_text or "").startswith(f"{first.prompt_text} so it is w")
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "reply"), [(Ids(), "text"), (Ids(), None), (Text(), [1]), (Text(), None)]
-)
-def test_a_reply_in_the_other_form_is_named(vocabulary: Ids | Text, reply: Any) -> None:
-    step = conversation(vocabulary)
-    with pytest.raises(PlanError, match=r"turn 1 of talk: the reply before it did not come back"):
-        turn_request(step, 1, turn_request(step, 0, None, None), reply)
+def test_a_reply_that_did_not_come_as_ids_is_named() -> None:
+    with pytest.raises(MissingReply, match=r"talk\[1\]: the reply of talk\[0\] did not come back as ids"):
+        at(conversation(Ids()), 1, token_ids=None)
 
 
 def test_the_digest_follows_steps_texts_and_serve_alone() -> None:

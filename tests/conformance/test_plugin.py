@@ -63,7 +63,7 @@ def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
         (["--request-timeout", "soon"], "--request-timeout soon: a number of seconds above 0"),
         (["--request-timeout", "-1"], "--request-timeout -1: a number of seconds above 0"),
         (["--engine-args", "'"], '--engine-args "\'": No closing quotation'),
-        (["--allow", "anything"], "--allow anything: disconnect or reset"),
+        (["--allow", "anything"], "--allow anything: churn, disconnect or reset"),
         (["--faults", "none_such"], "--faults none_such: all, or one of consume_on_adopt"),
         (["--faults", ","], "--faults ',': all, or one of"),
         (["--faults", "all", "--endpoint", "http://x"], "--faults runs on the bundled engine"),

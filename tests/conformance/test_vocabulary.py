@@ -79,5 +79,11 @@ def test_each_kind_refuses_the_other() -> None:
         Words(1.0).encode("ab")
     with pytest.raises(TypeError, match="takes text"):
         Words(1.0).ids(1, 1)
-    with pytest.raises(TypeError, match="takes token ids"):
-        ids().text(1, 1)
+
+
+def test_ids_are_told_as_text_for_messages() -> None:
+    letters = {97: "a", 98: "b", 99: "c"}
+    spelt = Ids([97, 98, 99], lambda text: [ord(c) for c in text], letters)
+    assert spelt.text(20, 3) == "".join(map(chr, spelt.ids(20, 3)))
+    merged = Ids([97, 98, 99], lambda text: [])
+    assert merged.text(20, 3) == Words(4.0).text(20, 3)
