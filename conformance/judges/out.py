@@ -133,8 +133,8 @@ def apart_from_solo(case: Case, outcomes: Sequence[Outcome]) -> tuple[Outcome, s
     return None
 
 
-def reply_content(outcome: Outcome) -> Sequence[int | str]:
-    """What a reply says: its tokens where they came back, else its text."""
+def content_of(outcome: Outcome) -> Sequence[int | str]:
+    """What a reply says, as exactly as it came: ids, else token texts, else text."""
     return _sequence(outcome) or outcome.text
 
 
@@ -274,7 +274,7 @@ def own_content(args: OwnContent, case: Case) -> Finding:
 
 def _guard_distinct(got: Sequence[Outcome], solos: Sequence[Outcome]) -> None:
     for i, solo in enumerate(solos):
-        twin = next((j for j in range(i) if reply_content(solos[j]) == reply_content(solo)), None)
+        twin = next((j for j in range(i) if content_of(solos[j]) == content_of(solo)), None)
         guard(
             twin is None,
             f"alone, {got[twin or 0].id} and {got[i].id} answer alike, so content shows no owner",
@@ -282,8 +282,8 @@ def _guard_distinct(got: Sequence[Outcome], solos: Sequence[Outcome]) -> None:
 
 
 def _foreign(index: int, got: Sequence[Outcome], solos: Sequence[Outcome]) -> str:
-    reply = reply_content(got[index])
-    owner = next((j for j, solo in enumerate(solos) if j != index and reply_content(solo) == reply), None)
+    reply = content_of(got[index])
+    owner = next((j for j, solo in enumerate(solos) if j != index and content_of(solo) == reply), None)
     if owner is None:
         return ""
     return f"{got[index].id} answers what {got[owner].id} answers alone: it holds another request's content"
