@@ -161,43 +161,60 @@ class QuietTiming(Strict):
 def quiet_timing(args: QuietTiming, case: Case) -> Finding:
     """Under another salt a stored prefix takes as long as one of equal length that nobody sent (key/5).
 
-    Compared are the quicker halves of the times to a first token, since whatever else runs only ever adds.
-    `same`, which may reuse the prefix, must be faster.
+    Compared are the quicker halves of the times to a first token, since whatever else runs only ever adds; on
+    the bundled engine the steps from admission to the end. `same`, which may reuse the prefix, must be faster.
     """
     need(case.facts.has_salt, "the target has no field that keeps the caches of two clients apart")
-    across, cold, warm = (_ttfts(case, step) for step in (args.across, args.control, args.same))
-    level, spread = median(_quicker(cold)), max(_quicker(cold)) - min(cold)
-    noise, gained = max(NOISE * level, spread), level - median(_quicker(across))
+    unit = "steps" if _counts_steps(case, args) else "s"
+    across, cold, warm = (_costs(case, step, unit) for step in (args.across, args.control, args.same))
+    level, noise = (
+        median(_quicker(cold)),
+        max(NOISE * median(_quicker(cold)), median(_quicker(cold)) - min(cold)),
+    )
+    lines = [
+        f"{step}  {_range(costs, unit)}"
+        for step, costs in ((args.across, across), (args.control, cold), (args.same, warm))
+    ]
+    gained = level - median(_quicker(across))
     if gained > noise:
         steady = max(_quicker(cold)) <= 2 * min(cold)
-        control(steady, f"the control {args.control!r} varies more than twofold", _times(cold, args.control))
+        control(steady, f"the control {args.control!r} varies more than twofold", lines)
     else:
         faster = level - median(_quicker(warm)) > noise
-        lines = [*_times(cold, args.control), *_times(warm, args.same)]
         guard(faster, f"{args.same!r} is not faster than the control, so reuse shows no time", lines)
     return Finding(
-        expected=f"{args.across} within {noise * 1e3:.1f} ms of {level * 1e3:.1f} ms",
-        observed=[*_times(across, args.across), *_times(cold, args.control), *_times(warm, args.same)],
-        witness=_told(args, gained, noise) if gained > noise else "",
+        expected=f"{args.across} within {noise:.4g} {unit} of {level:.4g} {unit}",
+        observed=lines,
+        witness=_told(args, gained, noise, unit) if gained > noise else "",
         request=case.requests(args.across)[0].id if gained > noise else None,
     )
 
 
-def _told(args: QuietTiming, gained: float, noise: float) -> str:
+def _told(args: QuietTiming, gained: float, noise: float, unit: str) -> str:
     return (
-        f"{args.across} comes {gained * 1e3:.1f} ms sooner than {args.control}, of the same length, which "
-        f"nobody sent before (noise {noise * 1e3:.1f} ms): whoever guesses a prompt can see that it was sent"
+        f"{args.across} comes {gained:.4g} {unit} sooner than {args.control}, of the same length, which "
+        f"nobody sent before (noise {noise:.4g} {unit}): whoever guesses a prompt can see that it was sent"
     )
 
 
-def _ttfts(case: Case, step: str) -> list[float]:
-    """Seconds to the first token of each request of a step; prompts of one length."""
+def _counts_steps(case: Case, args: QuietTiming) -> bool:
+    """Whether every request tells the scheduler steps of its start and its end."""
+    got = [o for step in (args.across, args.control, args.same) for o in case.requests(step)]
+    return case.facts.how == "engine" and all(
+        {"step_admitted", "step_finished"} <= set(o.trace or ()) for o in got
+    )
+
+
+def _costs(case: Case, step: str, unit: str) -> list[float]:
+    """What each request of a step took; prompts of one length."""
     got = case.requests(step)
+    guard(len(got) >= 3, f"{step!r} is {len(got)} requests; a comparison needs 3")
+    lengths = {(case.length(o), o.plan.max_tokens) for o in got}
+    guard(len(lengths) == 1, f"the prompts of {step!r} are of different lengths")
+    if unit == "steps":
+        return [float(o.trace["step_finished"] - o.trace["step_admitted"]) for o in got if o.trace]
     silent = next((o.id for o in got if o.first is None), None)
     need(silent is None, f"{silent} was not streamed, so its first token has no time")
-    guard(len(got) >= 3, f"{step!r} is {len(got)} requests; a comparison needs 3")
-    lengths = {case.length(o) for o in got}
-    guard(len(lengths) == 1, f"the prompts of {step!r} are of different lengths")
     return [(o.first or 0.0) - o.sent for o in got]
 
 
@@ -205,6 +222,5 @@ def _quicker(values: Sequence[float]) -> list[float]:
     return sorted(values)[: (len(values) + 1) // 2]
 
 
-def _times(values: Sequence[float], name: str) -> list[str]:
-    level = median(_quicker(values)) * 1e3
-    return [f"{name}  quicker half {level:.1f} ms, all {min(values) * 1e3:.1f}..{max(values) * 1e3:.1f}"]
+def _range(values: Sequence[float], unit: str) -> str:
+    return f"quicker half {median(_quicker(values)):.4g} {unit}, all {min(values):.4g}..{max(values):.4g}"

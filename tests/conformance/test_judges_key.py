@@ -205,13 +205,13 @@ COLD = (100, 104, 98, 101, 99)
 def test_a_stored_prefix_of_another_salt_takes_its_time() -> None:
     verdict = timing((97, 100, 103, 99, 101), COLD, (20, 21, 19, 20, 22))
     assert verdict.status is Status.PASS
-    assert verdict.expected == "across within 9.9 ms of 99.0 ms"
+    assert verdict.expected == "across within 0.0099 s of 0.099 s"
 
 
 def test_a_stored_prefix_that_shows_across_salts_fails() -> None:
     verdict = timing((30, 31, 29, 30, 32), COLD, (20, 21, 19, 20, 22))
     assert (verdict.status, verdict.request) == (Status.FAIL, "across[0]")
-    assert verdict.witness.startswith("across comes 69.0 ms sooner than cold")
+    assert verdict.witness.startswith("across comes 0.069 s sooner than cold")
 
 
 def test_a_control_that_varies_twofold_is_inconclusive() -> None:
@@ -230,6 +230,22 @@ def test_times_need_streams_salts_one_length_and_three_of_each() -> None:
     made.outcomes[0].plan.prompt_ids = [1, 2, 3]
     uneven = judge("quiet_timing", made, across="across", control="cold", same="same")
     assert uneven.reason == "the prompts of 'across' are of different lengths"
+    made = workload(*timed("across", *COLD), *timed("cold", *COLD), *timed("same", 1, 1, 1))
     made.outcomes[0] = made.outcomes[0].model_copy(update={"first": None})
     silent = judge("quiet_timing", made, across="across", control="cold", same="same")
     assert silent.status is Status.UNOBSERVABLE
+
+
+def stepped(across: int) -> Verdict:
+    """Requests whose times say nothing, and whose traces tell their steps."""
+    made = workload(*timed("across", *COLD), *timed("cold", *COLD), *timed("same", *COLD))
+    steps = {"across": across, "cold": 6, "same": 2}
+    for outcome in made.outcomes:
+        outcome.trace = {"step_admitted": 10, "step_finished": 10 + steps[outcome.step]}
+    return judge("quiet_timing", made, across="across", control="cold", same="same")
+
+
+def test_the_engine_counts_steps() -> None:
+    assert stepped(6).expected == "across within 0.6 steps of 6 steps"
+    assert stepped(6).status is Status.PASS
+    assert stepped(2).witness.startswith("across comes 4 steps sooner than cold")
