@@ -93,6 +93,9 @@ def recovers(args: Recovers, case: Case) -> Finding:
     """
     before, control_took = (took_well(case, step) for step in (args.before, args.control))
     case.requests(args.read)
+    hung = next((o for o in present(case, args.leavers) if o.timed_out), None)
+    if hung is not None:
+        return Finding("every leaver is served until it leaves", (), _hung(args, hung), hung.id)
     after = present(case, args.after)
     bound = before.bound(args.within)
     stuck, late = broken(after), took(case, args.after)
@@ -109,6 +112,13 @@ def recovers(args: Recovers, case: Case) -> Finding:
         observed=lines,
         witness=_not_recovered(args, stuck, slow, late, bound),
         request=stuck.id if stuck else after[0].id if slow else None,
+    )
+
+
+def _hung(args: Recovers, hung: Outcome) -> str:
+    return (
+        f"{hung.id} was not served any more after {hung.index} clients had left, though all of {args.read} "
+        f"were, which asked for as much: what the leavers held is still held"
     )
 
 
@@ -222,20 +232,25 @@ class Contained(Strict):
     again: Name = step_ref()
     before: Name = mark_ref()
     after: Name = mark_ref()
+    beside: Name | None = step_ref(None)
     at_most: int = Field(1, ge=1, description="requests of the failed forward")
     written: int = Field(0, ge=0, description="forwards of a request that succeeded before; each a chunk")
 
 
 def _again(args: Contained) -> frozenset[str]:
-    return frozenset({args.of, args.again})
+    return frozenset({args.of, args.again, *([args.beside] if args.beside else [])})
 
 
 @register("contained", "life/6", Contained, solo_steps=_again)
 def contained(args: Contained, case: Case) -> Finding:
-    """A forward that fails ends its own requests alone, publishes nothing and leaks nothing (life/6)."""
-    got, again = present(case, args.of), case.requests(args.again)
-    failed = [o for o in got if not o.ok]
-    witness, culprit = _spread(args, case, got, failed)
+    """A forward that fails ends its own requests alone, publishes nothing and leaks nothing (life/6).
+
+    `beside`: requests that run meanwhile, none of them in that forward.
+    """
+    own, again = present(case, args.of), case.requests(args.again)
+    others = present(case, args.beside) if args.beside else []
+    got, failed = [*own, *others], [o for o in own if not o.ok]
+    witness, culprit = _spread(args, case, failed, others)
     if not witness:
         witness, culprit = _left_over(args, case, failed, again)
     if not witness:
@@ -244,6 +259,8 @@ def contained(args: Contained, case: Case) -> Finding:
     lines = [f"{o.id}  {how_it_ended(o)}  cached {o.cached}" for o in [*got, *again]]
     if not witness:
         guard(bool(failed), f"no request of {args.of!r} failed", lines)
+        during = all(o.sent < f.ended < o.ended for o in others for f in failed)
+        guard(during, f"{args.beside!r} did not run while {args.of!r} failed", lines)
     return Finding(
         expected=f"at most {args.at_most} fail; the others and {args.again} = solo; nothing leaks",
         observed=lines,
@@ -253,15 +270,18 @@ def contained(args: Contained, case: Case) -> Finding:
 
 
 def _spread(
-    args: Contained, case: Case, got: Sequence[Outcome], failed: Sequence[Outcome]
+    args: Contained, case: Case, failed: Sequence[Outcome], others: Sequence[Outcome]
 ) -> tuple[str, str | None]:
+    struck = broken(others)
+    if struck is not None:
+        return f"{struck.id} failed, though it was in no forward of {args.of}: {struck.error}", struck.id
     late = next((o for o in failed if o.timed_out or o.status is None), None)
     if late is not None:
         return f"{late.id} was never answered: {late.error}", late.id
     if len(failed) > args.at_most:
         last = failed[args.at_most]
         return (
-            f"{len(failed)} of {len(got)} failed, though the forward held {args.at_most}: {last.error}",
+            f"{len(failed)} failed, though the forward held {args.at_most}: {last.error}",
             last.id,
         )
     before, after = case.sample_at(args.before).values, case.sample_at(args.after).values

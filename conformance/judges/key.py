@@ -162,7 +162,7 @@ def quiet_timing(args: QuietTiming, case: Case) -> Finding:
     """Under another salt a stored prefix takes as long as one of equal length that nobody sent (key/5).
 
     Compared are the quicker halves of the times to a first token, since whatever else runs only ever adds; on
-    the bundled engine the steps from admission to the end. `same`, which may reuse the prefix, must be faster.
+    the bundled engine steps from admission to the end. `same`, which may reuse the prefix, must be faster.
     """
     need(case.facts.has_salt, "the target has no field that keeps the caches of two clients apart")
     unit = "steps" if _counts_steps(case, args) else "s"

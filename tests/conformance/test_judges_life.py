@@ -111,6 +111,19 @@ def test_a_burst_that_never_ends_after_leavers_fails() -> None:
     assert verdict.witness.startswith("last[0] did not end well after the clients of leavers had gone")
 
 
+def test_a_leaver_that_is_never_served_fails() -> None:
+    made = recovering()
+    made.outcomes = [o for o in made.outcomes if o.step != "last" and (o.step != "leavers" or o.index < 14)]
+    stuck = next(o for o in made.outcomes if o.id == "leavers[13]")
+    stuck.timed_out, stuck.left = True, None
+    made.trouble = "leavers[13] timed out"
+    counts = {"first": 16, "read": 20, "control": 16, "leavers": 14}
+    made.spans += [span(step, 0, 1, requests=count) for step, count in counts.items()]
+    verdict = recovers(made)
+    assert (verdict.status, verdict.request) == (Status.FAIL, "leavers[13]")
+    assert verdict.witness.startswith("leavers[13] was not served any more after 13 clients had left")
+
+
 def test_a_control_that_is_slow_is_inconclusive() -> None:
     assert recovers(recovering(after=4, control=4)).status is Status.INCONCLUSIVE
 
@@ -312,7 +325,7 @@ def test_a_failure_stays_with_its_own() -> None:
 def test_a_failure_that_spreads_fails() -> None:
     verdict = failing("error", "error", "length")
     assert (verdict.status, verdict.request) == (Status.FAIL, "four[1]")
-    assert verdict.witness == "2 of 3 failed, though the forward held 1: the model failed"
+    assert verdict.witness == "2 failed, though the forward held 1: the model failed"
 
 
 def test_a_failure_that_leaks_fails() -> None:
@@ -337,6 +350,23 @@ def test_a_request_that_is_never_answered_fails() -> None:
     made = workload(sample(1, "before", **IDLE), *got, sample(9, "after", **IDLE), twice)
     verdict = judge("contained", made, of="four", again="again", before="before", after="after")
     assert verdict.witness == "four[0] was never answered: connection reset"
+
+
+def beside_failing(ended: float, **how: Any) -> Verdict:
+    """One that fails at 3 s, and one that is sent at 1.5 s and runs in another forward."""
+    own = some("four", 1, 2)[0].model_copy(update=ENDS["error"])
+    other = reply(ask("other", suffix(8)), 1.5, ended, **how)
+    twice = reply(ask("again", own.plan.prompt_ids or [], salt="four"), 12, 13)
+    solos = {o.plan.key: [solo(o.plan), solo(o.plan)] for o in (other, twice)}
+    made = workload(sample(1, "before", **IDLE), own, other, sample(9, "after", **IDLE), twice, solos=solos)
+    return judge("contained", made, of="four", beside="other", again="again", before="before", after="after")
+
+
+def test_those_of_another_forward_go_on() -> None:
+    assert beside_failing(4).status is Status.PASS
+    assert beside_failing(2.5).reason == "'other' did not run while 'four' failed"
+    verdict = beside_failing(4, status=500, error="the model failed")
+    assert verdict.witness == "other failed, though it was in no forward of four: the model failed"
 
 
 def test_no_failure_is_vacuous() -> None:
