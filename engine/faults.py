@@ -113,7 +113,7 @@ class TruncateEntryOnPartialMatch(PagedStorage):
             self.pool.forget(entry.block)
 
 
-@fault("leak_ref_on_abort", "C03", "life/1", seam="scheduler")
+@fault("leak_ref_on_abort", "C03", "life/1 life/2", seam="scheduler")
 class LeakRefOnAbort(Scheduler):
     """A request whose client went away keeps its blocks pinned for ever."""
 

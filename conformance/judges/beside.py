@@ -93,9 +93,6 @@ def recovers(args: Recovers, case: Case) -> Finding:
     """
     before, control_took = (took_well(case, step) for step in (args.before, args.control))
     case.requests(args.read)
-    hung = next((o for o in present(case, args.leavers) if o.timed_out), None)
-    if hung is not None:
-        return Finding("every leaver is served until it leaves", (), _hung(args, hung), hung.id)
     after = present(case, args.after)
     bound = before.bound(args.within)
     stuck, late = broken(after), took(case, args.after)
@@ -112,13 +109,6 @@ def recovers(args: Recovers, case: Case) -> Finding:
         observed=lines,
         witness=_not_recovered(args, stuck, slow, late, bound),
         request=stuck.id if stuck else after[0].id if slow else None,
-    )
-
-
-def _hung(args: Recovers, hung: Outcome) -> str:
-    return (
-        f"{hung.id} was not served any more after {hung.index} clients had left, though all of {args.read} "
-        f"were, which asked for as much: what the leavers held is still held"
     )
 
 

@@ -111,19 +111,6 @@ def test_a_burst_that_never_ends_after_leavers_fails() -> None:
     assert verdict.witness.startswith("last[0] did not end well after the clients of leavers had gone")
 
 
-def test_a_leaver_that_is_never_served_fails() -> None:
-    made = recovering()
-    made.outcomes = [o for o in made.outcomes if o.step != "last" and (o.step != "leavers" or o.index < 14)]
-    stuck = next(o for o in made.outcomes if o.id == "leavers[13]")
-    stuck.timed_out, stuck.left = True, None
-    made.trouble = "leavers[13] timed out"
-    counts = {"first": 16, "read": 20, "control": 16, "leavers": 14}
-    made.spans += [span(step, 0, 1, requests=count) for step, count in counts.items()]
-    verdict = recovers(made)
-    assert (verdict.status, verdict.request) == (Status.FAIL, "leavers[13]")
-    assert verdict.witness.startswith("leavers[13] was not served any more after 13 clients had left")
-
-
 def test_a_control_that_is_slow_is_inconclusive() -> None:
     assert recovers(recovering(after=4, control=4)).status is Status.INCONCLUSIVE
 
