@@ -4,30 +4,28 @@
     soak                               thousands of requests, a third of them cancelled: does all come back
     peers                              the same bursts against mlx_lm.server on the same weights and BLAS
     index                              cost of look-up, adoption and a scheduler's step, without a model
+    device                             bursts, bits and speed in process on MLX's device, meant for a GPU
 
-Each of the last three has options of its own: `python -m bench soak --help`.
+Each of the last four has options of its own: `python -m bench soak --help`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 
-from bench import acceptance, index, peers, soak
-
-_OWN: dict[str, Callable[[Sequence[str]], int]] = {
-    "soak": soak.main,
-    "peers": peers.main,
-    "index": index.main,
-}
+_OWN = ("soak", "peers", "index", "device")
 
 
 def main(argv: Sequence[str]) -> int:
-    if argv and argv[0] in _OWN:
-        return _OWN[argv[0]](argv[1:])
+    """Only the bench that is asked for is imported: `device` runs where the others' libraries are missing."""
+    own = bool(argv) and argv[0] in _OWN
     if argv and argv[0] in ("-h", "--help"):
         print(__doc__)
-    return acceptance.main(argv)
+    bench = import_module(f"bench.{argv[0]}" if own else "bench.acceptance")
+    status: int = bench.main(argv[1:] if own else argv)
+    return status
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import argparse
 import http.client
 import json
 import random
+import shlex
 import threading
 import time
 from collections import Counter
@@ -63,13 +64,21 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--cancels", type=float, default=0.3, help="share that leaves early (default: 0.3)")
     parser.add_argument("--clients", type=int, default=12, help="at once (default: 12)")
     parser.add_argument("--seconds", type=float, default=900, help="no request starts later (default: 900)")
+    parser.add_argument(
+        "--engine-args", type=shlex.split, default=[], metavar="ARGS",
+        help="more options of the engine in one word, e.g. '--blocks 128 --reserve prompt'",
+    )  # fmt: skip
+    parser.add_argument(
+        "--preemptions", type=int, default=0, metavar="N", help="that there must be at least (default: 0)"
+    )
     arguments = parser.parse_args(argv)
-    with engine("--model", arguments.model, "--test-mode", *_POOLS[arguments.model]) as server:
+    options = (*_POOLS[arguments.model], *arguments.engine_args)
+    with engine("--model", arguments.model, "--test-mode", *options) as server:
         base = _baseline(server, arguments)
         start = time.monotonic()
         outcomes = _run(server, arguments, arguments.requests, seed=1)
         say("seconds, requests each second", _rate(time.monotonic() - start, sum(outcomes.values())))
-        sound = [*_outcomes(outcomes, arguments), *_rest(server), *_memory(server, base)]
+        sound = [*_outcomes(outcomes, arguments), *_rest(server, arguments), *_memory(server, base)]
     return 0 if all(sound) else 1
 
 
@@ -115,8 +124,9 @@ def _body(draw: random.Random, trunks: list[list[int]], server: Server) -> dict[
     tail = draw.choices(server.plain, k=draw.randrange(1, 9))
     prompt = draw.choice(trunks)[: draw.randrange(1, 400)] + tail
     return {
-        "prompt": prompt, "max_tokens": draw.randrange(1, 33), "n": draw.choice([1, 1, 1, 2, 3]),
+        "prompt": prompt, "max_tokens": draw.randrange(33), "n": draw.choice([1, 1, 1, 2, 3]),
         "stream": draw.random() < 0.5, "temperature": draw.choice([0, 1]), "ignore_eos": True,
+        "top_p": draw.choice([1, 0.9]),
         "cache_salt": draw.choice(["", "", "other"]),
     }  # fmt: skip
 
@@ -191,12 +201,14 @@ def _outcomes(outcomes: Counter[str], arguments: argparse.Namespace) -> list[boo
     ]
 
 
-def _rest(server: Server) -> list[bool]:
+def _rest(server: Server, arguments: argparse.Namespace) -> list[bool]:
     stats = _settled(server)
     audit = requests.get(server.url + "/v1/test/integrity", timeout=_SOCKET_SECONDS).json()
-    for name in ("cancelled_total", "evictions_lru", "copies", "hits", "preemptions_total"):
+    for name in ("cancelled_total", "evictions_lru", "copies", "hits"):
         say(f"engine: {name}", str(stats[name]))
+    preempted, wanted = stats["preemptions_total"], arguments.preemptions
     return [
+        _must("preemptions", preempted, f"at least {wanted}", preempted >= wanted),
         _must("blocks referenced", stats["paged_blocks_referenced"], 0),
         _must("requests running", stats["running"], 0),
         _must("requests waiting", stats["waiting"], 0),

@@ -178,7 +178,7 @@ class Leave(Strict):
     phase: Literal["queued", "prefilling", "first_token", "decoding", "last_step"] | Variable
     tokens: int = Field(default=4, ge=1, description="decoding: leave after this many streamed tokens")
     fraction: float = Field(
-        0.3, gt=0, lt=1, description="prefilling: leave after this share of the measured cold TTFT"
+        default=0.3, gt=0, lt=1, description="prefilling: leave after this share of the measured cold TTFT"
     )
     seconds: float | None = Field(
         default=None, gt=0, le=60, description="stop_reading: how long nothing is read before it closes"

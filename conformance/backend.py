@@ -5,8 +5,6 @@ Knows which classes those are. Does not know specs, verdicts or pytest; imported
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from conformance.dialect import DialectError
 from conformance.drive import Driver
 from conformance.record import Recorder
@@ -14,16 +12,16 @@ from conformance.target import Fleet, Target, TargetError, TargetOptions, open_t
 
 
 class Backend:
-    """Targets as `options` say, and drivers that report their progress."""
+    """Targets as `options` say, and drivers that report their progress where those say."""
 
     errors: tuple[type[Exception], ...] = (TargetError, DialectError)
 
-    def __init__(self, options: TargetOptions, progress: Callable[[str], None]) -> None:
-        self._options, self._progress = options, progress
+    def __init__(self, options: TargetOptions) -> None:
+        self._options = options
 
     def open(self) -> Fleet:
         """Where targets come from; nothing is contacted or started yet."""
         return open_target(self._options)
 
     def driver(self, target: Target, recorder: Recorder, arm: str) -> Driver:
-        return Driver(target, recorder, self._progress, arm)
+        return Driver(target, recorder, self._options.progress, arm)

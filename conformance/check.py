@@ -23,9 +23,9 @@ from conformance.referring import referring
 from conformance.requirements import REQUIREMENTS
 from conformance.rungs import bound, rungs, words
 from conformance.spec import (
+    Burst,
     ChangedPart,
     Churn,
-    Entry,
     Expect,
     Fail,
     HeadPart,
@@ -37,9 +37,14 @@ from conformance.spec import (
     Repeat,
     Request,
     Reset,
+    Send,
+    Series,
     Serve,
     Spec,
+    Start,
+    Turns,
     UniquePart,
+    entries,
     step_name,
 )
 
@@ -231,15 +236,21 @@ def _counts(spec: Spec, document: Document) -> Iterator[Problem]:
 def _decided(spec: Spec, document: Document) -> Iterator[Problem]:
     """At grade decided a reply shows something only from `DECIDED_TOKENS` tokens on (out/1)."""
     asked = {e.args["of"] for e in spec.expect if e.judge == "same_as_solo" and _may_be_decided(e)}
-    for loc, step in walk.asking(spec):
-        tokens = _constant(step.max_tokens)
-        if _asked_name(step) in asked and tokens is not None and 0 < tokens < DECIDED_TOKENS:
+    for loc, names, length in _replies(spec):
+        tokens = _constant(length)
+        if names & asked and tokens is not None and 0 < tokens < DECIDED_TOKENS:
             message = f"same_as_solo needs {DECIDED_TOKENS} decided tokens, and these replies have {tokens}"
             yield document.problem((*loc, "max_tokens"), message, f"{DECIDED_TOKENS} or more")
 
 
-def _asked_name(step: walk.Asking) -> str | None:
-    return step.name if isinstance(step, Entry) else step_name(step)
+def _replies(spec: Spec) -> Iterator[tuple[Location, set[str | None], int | str]]:
+    """Every length of a reply, with the names under which its requests are found."""
+    for loc, step in walk.steps(spec):
+        if isinstance(step, Burst | Start) and step.each:
+            for i, entry in enumerate(entries(step)):
+                yield (*loc, "each", i), {entry.name, step_name(step)}, entry.max_tokens
+        elif isinstance(step, Send | Burst | Series | Start | Turns):
+            yield loc, {step_name(step)}, step.max_tokens
 
 
 def _may_be_decided(expect: Expect) -> bool:

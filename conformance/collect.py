@@ -120,16 +120,7 @@ class SpecItem(pytest.Function):
         item.extra_keyword_matches |= {expect.requirement, expect.judge, loaded.spec.id}
         if loaded.spec.quick:
             item.add_marker(pytest.mark.quick)
-        if parent.config.pluginmanager.has_plugin("xdist"):
-            item.add_marker(pytest.mark.xdist_group(item.group))
         return item
-
-    @property
-    def group(self) -> str:
-        """Items that xdist must keep together: one workload, or everything where all share one server."""
-        if self.config.stash[SESSION].options.how == "endpoint":
-            return "endpoint"
-        return f"{self.loaded.spec.id}[{self.rung}]" if self.rung else self.loaded.spec.id
 
     def judge(self, snapshot: Any = None) -> None:
         """Run the workload if nobody did yet, ask the judge, conclude. `snapshot` is for goldens."""
@@ -138,8 +129,7 @@ class SpecItem(pytest.Function):
         verdict = run.verdict(self.loaded, self.rung, self.expect, snapshot)
         workload, history = run.known(spec, self.rung), run.history_of(spec, self.rung)
         self.user_properties += properties(spec, verdict, workload, history)
-        node_id = self.nodeid.partition("@")[0]  # xdist appends the group
-        text = failure_text(spec, verdict, workload, node_id, history, run.options.url)
+        text = failure_text(spec, verdict, workload, self.nodeid, history, run.options.url)
         if run.dead and not hasattr(self.config, "workerinput"):
             self.session.shouldfail = f"no target: {run.dead.splitlines()[0]}"
         conclude(verdict, workload, run.options, text)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.history import PlannedRequest, Workload
-from conformance.report.footer import completion_body, curl_line, replay_line, start_lines
+from conformance.report.footer import completion_body, curl_line, replay_line, route_of, start_lines
 from conformance.report.terminal import Entry, facts_line, skip_reason, verdict_text
 from conformance.requirements import Level, get
 from conformance.session import Options
@@ -81,7 +81,7 @@ def _curl(verdict: Verdict, workload: Workload | None, folder: Path, url: str) -
     if plan is None or workload is None or "main" not in workload.facts:
         return []
     facts = workload.facts["main"]
-    curl = curl_line(f"{url}/v1/completions", completion_body(plan, facts), folder)
+    curl = curl_line(url + route_of(plan), completion_body(plan, facts), folder)
     return [*start_lines(facts, url), curl]
 
 

@@ -272,9 +272,8 @@ class Driver:
         assert isinstance(step.says, Overwrite)
         block = self._block_of(step.says.block_of)
         if block is None:
-            raise MissingReply(
-                f"no request of {step.says.block_of!r} adopted a block that could be overwritten"
-            )
+            of = step.says.block_of
+            raise MissingReply(f"no request of {of!r} adopted a block that could be overwritten")
         return {"block": block, **self._did(lambda hooks: hooks.overwrite, block=block)}
 
     def _block_of(self, name: str) -> int | None:

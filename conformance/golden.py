@@ -77,7 +77,8 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
 
 def _digest(outcome: Outcome) -> str:
     plan = outcome.plan
-    return hashlib.sha256(json.dumps([plan.prompt_ids, plan.prompt_text]).encode()).hexdigest()[:16]
+    said = [plan.prompt_ids, plan.prompt_text, *([plan.messages] if plan.messages else [])]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
 
 def _rows(values: Sequence[object]) -> list[str]:

@@ -238,8 +238,7 @@ def _fault_session(config: pytest.Config, fault: str | None, flags: tuple[str, .
     target, options = target_of(config, _announcer(config).progress), options_of(config)
     target = replace(target, fault=fault, engine_args=(*target.engine_args, *flags))
     history = options.history.with_stem(f"{options.history.stem}-{label}")
-    backend = Backend(target, _announcer(config).progress)
-    return Session(replace(options, history=history), backend)
+    return Session(replace(options, history=history), Backend(target))
 
 
 def _session(config: pytest.Config) -> Session:
@@ -248,8 +247,7 @@ def _session(config: pytest.Config) -> Session:
     from conformance.session import Session
 
     options, announcer = options_of(config), _announcer(config)
-    backend = Backend(target_of(config, announcer.progress), announcer.progress)
-    session = Session(options, backend, announcer.tell)
+    session = Session(options, Backend(target_of(config, announcer.progress)), announcer.tell)
     try:
         assert session.recordings is not None
     except HistoryError as error:

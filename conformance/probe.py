@@ -129,7 +129,7 @@ def vocabulary(target: Target) -> Ids | Words:
     if target.dialect.ask.ids:
         plain = plain_ids(target)
         if len(plain) >= _FEWEST_IDS:
-            return Ids(plain, target.encode, _letters_of(target))
+            return Ids(plain, target.encode, _spoken(target))
     return Words(per_token=4.0)
 
 
@@ -147,10 +147,10 @@ def plain_ids(target: Target) -> list[int]:
         return []
 
 
-def _letters_of(target: Target) -> dict[int, str] | None:
-    """The letter of each plain id, where every letter is one."""
+def _spoken(target: Target) -> Words | None:
+    """Letters for messages, where each is one token."""
     ids = target.encode(LETTERS)
-    return dict(zip(ids, LETTERS, strict=True)) if len(set(ids)) == len(LETTERS) == len(ids) else None
+    return Letters(LETTERS) if len(set(ids)) == len(LETTERS) == len(ids) else None
 
 
 def measured(target: Target, facts: Facts) -> Facts:

@@ -38,7 +38,7 @@ class _Before:
     counts: dict[str, int] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
     """Names whose prompts depend on replies, or on how far a churn goes."""
-    started: dict[str, Location] = field(default_factory=dict)
+    started: dict[str, None] = field(default_factory=dict)
 
 
 def referring(spec: Spec, document: Document) -> Iterator[Problem]:
@@ -59,9 +59,12 @@ def _enter(spec: Spec, step: Step, before: _Before) -> None:
     if isinstance(step, Turns | Churn):
         before.unknown.add(step_name(step))
     if isinstance(step, Burst | Start):
-        before.counts |= {entry.name: entry.requests for entry in step.each or () if entry.name}
+        names = {entry.name for entry in step.each or () if entry.name}
+        before.counts |= {
+            name: sum(entry.requests for entry in step.each or () if entry.name == name) for name in names
+        }
     if isinstance(step, Start):
-        before.started[step.start] = ()
+        before.started[step.start] = None
 
 
 def _shape(document: Document, loc: Location, step: Step) -> Iterator[Problem]:

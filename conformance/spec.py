@@ -90,7 +90,7 @@ class Reached(Strict):
     """Where a started request must have come to."""
 
     request: Name
-    phase: Phase
+    phase: Phase | Variable
     tokens: int = Field(default=1, ge=1, description="decoding: so many tokens were streamed")
     fraction: float = Field(
         default=0.3, gt=0, lt=1, description="prefilling: so much of the measured cold TTFT has passed"

@@ -52,7 +52,7 @@ class TargetOptions:
     timeout: float = 300.0
     """Seconds for one request, and for a launched command to become ready."""
     progress: launch.Progress = field(default=lambda line: None, repr=False, compare=False)
-    """Is told how the start of a server goes on."""
+    """Is told how the start of a server and a long workload go on."""
     model: str | None = None
     allow: frozenset[str] = frozenset()
     """What may be done to an endpoint, which others may be using: `reset`, `disconnect`."""

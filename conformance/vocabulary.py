@@ -7,7 +7,7 @@ characters per token came from (`probe.py`), nor which prompt a case wants (`pla
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 # Everyday words, most of them one token with the space before them in a trained tokenizer. Only ASCII
 # letters, so that a byte tokenizer spends one token a character.
@@ -36,7 +36,7 @@ _WORD = 16
 class Ids:
     """Prompts as token ids, drawn from the plain ones of the target.
 
-    `letters` are the texts of the ids where each is one letter: messages of a chat can only be text.
+    Messages of a chat can only be text: `spoken` draws that.
     """
 
     is_ids = True
@@ -45,19 +45,16 @@ class Ids:
         self,
         plain: Sequence[int],
         encode: Callable[[str], list[int]],
-        letters: Mapping[int, str] | None = None,
+        spoken: Words | None = None,
     ) -> None:
         self.plain = tuple(plain)
-        self._encode, self._letters = encode, letters
+        self._encode, self._spoken = encode, spoken or Words(_USUAL)
 
     def ids(self, count: int, seed: int) -> list[int]:
         return random.Random(seed).choices(self.plain, k=count)
 
     def text(self, count: int, seed: int) -> str:
-        """The same draw as text, letter by letter; words of about that length where letters merge."""
-        if self._letters is None:
-            return Words(_USUAL).text(count, seed)
-        return "".join(self._letters[id] for id in self.ids(count, seed))
+        return self._spoken.text(count, seed)
 
     def encode(self, text: str) -> list[int]:
         return self._encode(text)

@@ -6,6 +6,7 @@ Knows the shape of a spec. Does not know what is right or wrong about any of it 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from conformance.marks import Location
 from conformance.spec import (
@@ -97,10 +98,19 @@ def requests(spec: Spec, step: Step) -> int:
     if isinstance(step, Burst | Series | Start):
         return step.requests or 1
     if isinstance(step, Repeat):
-        counts = {step_name(other): other for _, other in steps(spec) if other is not step}
-        of = counts.get(step.of)
-        return step.times * (requests(spec, of) if of is not None and not isinstance(of, Repeat) else 1)
+        return step.times * max(1, _repeated(spec, step))
     return int(isinstance(step, Request | Churn))
+
+
+def _repeated(spec: Spec, step: Repeat) -> int:
+    """Requests that a repeat sends again: of the step of that name above it, or of entries."""
+    above = takewhile(lambda other: other is not step, (found for _, found in steps(spec)))
+    found = 0
+    for other in above:
+        each = other.each or () if isinstance(other, Burst | Start) else ()
+        found += sum(entry.requests for entry in each if entry.name == step.of)
+        found += requests(spec, other) if step_name(other) == step.of else 0
+    return found
 
 
 def rounds(spec: Spec, name: str) -> int:

@@ -171,6 +171,15 @@ class GenerationBody(_Body):
     stream: bool = False
     stream_options: StreamOptions | None = None
     temperature: Annotated[Finite, Field(ge=0, le=2)] = 0.0
+    top_k: Annotated[
+        int, Field(ge=-1, le=2**31 - 1, description="draw among the k likeliest tokens; -1 and 0 are off")
+    ] = 0
+    top_p: Annotated[
+        Finite, Field(gt=0, le=1, description="of those, among the likeliest that have this mass; 1 is off")
+    ] = 1.0
+    min_p: Annotated[
+        Finite, Field(ge=0, le=1, description="of those, no token less likely than this times the best")
+    ] = 0.0
     seed: Annotated[
         int | None, Field(ge=0, le=MAX_SEED, description="choice i of a prompt samples with seed + i")
     ] = None
@@ -230,6 +239,9 @@ class GenerationBody(_Body):
         return SamplingParams(
             max_tokens=max_tokens,
             temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
             seed=self.seed,
             stop=self.stop,
             ignore_eos=self.ignore_eos,
@@ -244,7 +256,7 @@ class GenerationBody(_Body):
         )
 
 
-Count = Annotated[int, Field(ge=1, le=2**20)]
+Count = Annotated[int, Field(ge=0, le=2**20, description="0 computes and stores the prompt alone")]
 
 
 class CompletionBody(GenerationBody):
@@ -307,7 +319,8 @@ class ChatBody(GenerationBody):
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(400, "top_logprobs: needs logprobs to be true", param="top_logprobs")
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self._params(self.max_completion_tokens or self.max_tokens, logprobs)
+        wins = self.max_completion_tokens
+        return self._params(self.max_tokens if wins is None else wins, logprobs)
 
 
 class TokenizeBody(_Body):
@@ -351,9 +364,9 @@ class HoldBody(_Body):
 
 
 class FailBody(_Body):
-    """POST /v1/test/fail: one forward of this kind raises, after so many that succeed."""
+    """POST /v1/test/fail: one forward of this kind raises, after so many that succeed; no kind: none does."""
 
-    method: Literal["prefill", "decode"]
+    method: Literal["prefill", "decode"] | None = None
     after_steps: Annotated[int, Field(ge=0)] = 0
 
 

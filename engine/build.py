@@ -14,7 +14,7 @@ from engine.dense import DenseStorage
 from engine.fast import fasten
 from engine.kv import BlockStore
 from engine.model import Runner, load
-from engine.probe import Promise, startup_promise
+from engine.probe import Promise, at_start
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler
 from engine.storage import PagedStorage, Storage
@@ -53,16 +53,15 @@ def build(config: EngineConfig, parts: Parts | None = None) -> Engine:
     parts = parts or Parts()
     loaded, tokenizer = load(config.model, seed=config.model_seed, grid=config.grid)
     sound = _mode(config)(loaded)
-    promise = startup_promise(sound, config.determinism)  # a fault breaks the promise, it does not lower it
+    known = at_start(sound, config.determinism)  # before a fault: it breaks the promise, does not lower it
     runner = parts.model(sound)
-    reusable = runner.decode_equals_prefill()
-    storage = _storage(config, parts, runner, reusable)
+    storage = _storage(config, parts, runner, known.generated_reusable)
     adapters = adapters_for(config, tokenizer, lambda adapted: parts.model(_mode(config)(adapted)))
     scheduler = parts.scheduler(
         runner, storage, parts.sampler(tokenizer.eos_ids), tokenizer, tokenizer.eos_ids,
         chunk=config.chunk, max_batch=config.max_batch, adapted=adapters.runner,
     )  # fmt: skip
-    return Engine(runner, tokenizer, storage, scheduler, reusable, adapters, promise)
+    return Engine(runner, tokenizer, storage, scheduler, known.generated_reusable, adapters, known.promise)
 
 
 def _mode(config: EngineConfig) -> Callable[[Runner], Runner]:

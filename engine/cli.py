@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import socket
 import sys
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from engine.build import Parts
     from engine.faults import Fault
     from engine.worker import Worker
+
+LOAD_PATIENCE = 10.0
+"""Seconds that a model which is being loaded has to come to its end when a signal says so."""
 
 ABOUT = """\
 A compact paged MLX engine: the reference that the prefix-cache conformance suite is proven on.
@@ -273,8 +277,14 @@ def _parts(fault: str | None) -> Parts:
 
 
 def _start(worker: Worker) -> None:
-    with _model_named():
-        worker.start()
+    try:
+        with _model_named():
+            worker.start()
+    except SystemExit:
+        worker.stop(LOAD_PATIENCE)
+        if worker.alive:  # an interpreter that goes down beside a thread in MLX aborts, with a core
+            os._exit(0)
+        raise
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -55,10 +55,6 @@ class DigestModel:
         """See `Runner.decode`."""
         return [self._step(row) for row in rows]
 
-    def decode_equals_prefill(self) -> bool:
-        """Always: a row is a function of the tokens before it, whoever computes it."""
-        return True
-
     def _step(self, row: DecodeRow) -> mx.array:
         before = self._row_before(row.view, row.position)
         self._write(row.view, row.position, self._chain(before, [row.token]))

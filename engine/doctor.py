@@ -26,6 +26,7 @@ from engine.probe import (
     SPAN,
     Finding,
     Promise,
+    affordable,
     decode_as_prefill,
     fitting,
     key_padding,
@@ -83,12 +84,14 @@ def examine(name: str, *, seed: int | None = None, grid: int = 32, blas: str = "
 
 
 def _mode(name: str, product: str, runner: Runner) -> Mode:
-    found = routes(runner)
-    span = SPAN if name == "fast" else 0
-    generated = decode_as_prefill(runner, span=span)
+    measured = runner.stand_in() if isinstance(runner, CanonicalModel) else runner
+    found = routes(measured)
+    generated = decode_as_prefill(measured, span=SPAN if name == "fast" else 0)
     # In bits mode what decode wrote is not published where it differs, so a promise does not rest on it.
     promised = promise([*found, generated] if name == "fast" else found, name)
-    return Mode(name, product, (*found, generated), promised, generated.equal)
+    # An engine shares what decode wrote only where it can afford to measure this each time it starts.
+    shared = generated.equal and bool(affordable(measured, name))
+    return Mode(name, product, (*found, generated), promised, shared)
 
 
 def _facts(name: str, runner: Runner, blas: str) -> dict[str, str]:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import mlx.core as mx
 
 from engine.model import CanonicalModel, Linear, Runner
-from engine.probe import SPAN, decode_as_prefill, farthest
 
 
 class FastRows(CanonicalModel):
@@ -28,16 +27,19 @@ class FastRows(CanonicalModel):
         flat = x.reshape(1, -1, x.shape[-1])
         return super().project(flat, linear).reshape(*x.shape[:-1], -1)
 
-    def decode_equals_prefill(self) -> bool:
-        """As the canonical model's, against a prefill of many rows: here their number may matter."""
-        far = farthest(self)
-        return bool(far) and decode_as_prefill(self, far, SPAN).equal
+    def stand_in(self) -> CanonicalModel:
+        thin = super().stand_in()
+        return self if thin is self else _twin(thin)
 
 
 def fasten(runner: Runner) -> Runner:
     """A fast twin on the same weights; a runner that is no canonical model has no fast form and stays."""
     if not isinstance(runner, CanonicalModel):
         return runner
-    twin = copy.copy(runner)
-    twin.__class__ = type(f"Fast{type(runner).__name__}", (FastRows, type(runner)), {})
+    return _twin(runner)
+
+
+def _twin(model: CanonicalModel) -> CanonicalModel:
+    twin = copy.copy(model)
+    twin.__class__ = type(f"Fast{type(model).__name__}", (FastRows, type(model)), {})
     return twin

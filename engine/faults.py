@@ -124,7 +124,7 @@ class LeakRefOnAbort(Scheduler):
         super().cancel(request_id)
 
 
-@fault("perturb_logits_when_cached", "C12", "out/1 out/2 out/3", seam="sampler")
+@fault("perturb_logits_when_cached", "C12", "out/1 out/2 out/3 out/4", seam="sampler")
 class PerturbLogitsWhenCached(Sampler):
     """A request that adopted something gets slightly other logits than the same request cold."""
 
@@ -177,3 +177,4 @@ def known() -> list[Fault]:
 
 
 from engine import faults_identity as faults_identity  # noqa: E402  registers its own with what stands above
+from engine import faults_reuse as faults_reuse  # noqa: E402  registers its own with what stands above

@@ -7,7 +7,6 @@ writes a block has made sure that nobody else holds it (`storage.py`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise
 
 import mlx.core as mx
 
@@ -42,8 +41,9 @@ class BlockStore:
     def copy(self, source: int, target: int) -> None:
         """Copy one block, all layers (copy-on-write)."""
         for layer in range(self.shape.layers):
-            k, v = self.rows(layer, [source])
-            self.put(layer, target, 0, k[0], v[0])
+            rows = [mx.contiguous(x[0]) for x in self.rows(layer, [source])]
+            mx.eval(rows)  # a reader that is pending when its slab is written has the slab copied
+            self.put(layer, target, 0, *rows)
         self.settle()
 
     def put(self, layer: int, block: int, offset: int, k: mx.array, v: mx.array) -> None:
@@ -51,21 +51,29 @@ class BlockStore:
 
         A recycled block may hold anything: one NaN left behind a mask would poison every later reader.
         """
-        slab, at = self._place(block)
+        number, at = divmod(block, self.slab_blocks)
         stop = offset + k.shape[1]
         if offset == 0 and stop < self.block_size:
             pad = [(0, 0), (0, self.block_size - stop), (0, 0)]
             k, v, stop = mx.pad(k, pad), mx.pad(v, pad), self.block_size
-        keys, values = slab[layer]
+        keys, values = self._slab(number)[layer]
         keys[at, :, offset:stop] = k
         values[at, :, offset:stop] = v
 
     def rows(self, layer: int, blocks: Sequence[int]) -> tuple[mx.array, mx.array]:
         """Keys and values of the blocks, each [blocks, kv_heads, block_size, head_dim]."""
-        parts = [self._run(layer, first, stop) for first, stop in self._runs(blocks)]
-        if len(parts) == 1:
-            return parts[0]
-        return mx.concatenate([k for k, _ in parts]), mx.concatenate([v for _, v in parts])
+        windows = list(self.windows(layer, blocks))
+        return mx.concatenate([k for k, _ in windows]), mx.concatenate([v for _, v in windows])
+
+    def windows(
+        self, layer: int, blocks: Sequence[int], every: int = 1
+    ) -> Iterator[tuple[mx.array, mx.array]]:
+        """As `rows`, of each `every`-th head, in parts that copy nothing: one for each run of blocks."""
+        for first, stop, step in _runs(blocks, self.slab_blocks):
+            number, at = divmod(first, self.slab_blocks)
+            keys, values = self._slab(number)[layer]
+            run = slice(at, at + stop - first, step)
+            yield keys[run, ::every], values[run, ::every]
 
     def settle(self) -> None:
         """Evaluate what was written, so that no pending reader keeps an old version of a slab alive."""
@@ -78,29 +86,30 @@ class BlockStore:
             del self._slabs[number]
         self.settle()
 
-    def _place(self, block: int) -> tuple[list[tuple[mx.array, mx.array]], int]:
-        number, at = divmod(block, self.slab_blocks)
+    def _slab(self, number: int) -> list[tuple[mx.array, mx.array]]:
         if number not in self._slabs:
-            self._slabs[number] = [self._slab() for _ in range(self.shape.layers)]
-        return self._slabs[number], at
+            self._slabs[number] = [self._empty() for _ in range(self.shape.layers)]
+        return self._slabs[number]
 
-    def _slab(self) -> tuple[mx.array, mx.array]:
+    def _empty(self) -> tuple[mx.array, mx.array]:
         shape = self.shape
         rows = (self.slab_blocks, shape.kv_heads, self.block_size, shape.head_dim)
         return mx.zeros(rows, shape.dtype), mx.zeros(rows, shape.dtype)
 
-    def _run(self, layer: int, first: int, stop: int) -> tuple[mx.array, mx.array]:
-        slab, at = self._place(first)
-        keys, values = slab[layer]
-        return keys[at : at + stop - first], values[at : at + stop - first]
 
-    def _runs(self, blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Ascending runs of ids that lie side by side in one slab."""
-        breaks = [
-            at for at, (a, b) in enumerate(pairwise(blocks), 1) if b != a + 1 or b % self.slab_blocks == 0
-        ]
-        for start, stop in pairwise([0, *breaks, len(blocks)]):
-            yield blocks[start], blocks[stop - 1] + 1
+def _runs(blocks: Sequence[int], per_slab: int) -> Iterator[tuple[int, int, int]]:
+    """First, stop and step of ids in one slab that rise evenly: sequences that grow in turns have such."""
+    first = last = blocks[0]
+    step = 0
+    for block in blocks[1:]:
+        gap = block - last
+        if gap < 1 or (step and gap != step) or block // per_slab != first // per_slab:
+            yield first, last + 1, step or 1
+            first, step = block, 0
+        else:
+            step = gap
+        last = block
+    yield first, last + 1, step or 1
 
 
 class PagedView:
@@ -120,19 +129,15 @@ class PagedView:
             self._store.put(layer, self._table[block], offset, k[:, rows], v[:, rows])
             done += step
 
-    def read(self, layer: int, length: int) -> tuple[mx.array, mx.array]:
-        """Keys and values [kv_heads, length, head_dim]; zeros past the end of the table.
+    def read(self, layer: int, length: int, every: int = 1) -> tuple[mx.array, mx.array]:
+        """See `KVView.read`. Each row is copied once, keys straight into the order that a product walks."""
+        blocks = self._table[: -(-length // self._store.block_size)]
+        windows = list(self._store.windows(layer, blocks, every))
+        across = mx.concatenate([k.transpose(1, 3, 0, 2) for k, _ in windows], axis=2).flatten(2)
+        along = mx.concatenate([v.swapaxes(0, 1) for _, v in windows], axis=1).flatten(1, 2)
+        return _fit(across.swapaxes(1, 2), length), _fit(along, length)
 
-        Copied out at once: while a reader of a slab is pending, the next write would copy the slab instead.
-        """
-        blocks = -(-length // self._store.block_size)
-        k, v = (self._flat(rows, length) for rows in self._store.rows(layer, self._table[:blocks]))
-        mx.eval(k, v)
-        return k, v
 
-    def _flat(self, rows: mx.array, length: int) -> mx.array:
-        heads, width = rows.shape[1], rows.shape[3]
-        flat = rows.transpose(1, 0, 2, 3).reshape(heads, -1, width)
-        missing = length - flat.shape[1]
-        flat = mx.pad(flat, [(0, 0), (0, missing), (0, 0)]) if missing > 0 else flat[:, :length]
-        return mx.contiguous(flat)
+def _fit(rows: mx.array, length: int) -> mx.array:
+    missing = length - rows.shape[1]
+    return mx.pad(rows, [(0, 0), (0, missing), (0, 0)]) if missing > 0 else rows[:, :length]

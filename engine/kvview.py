@@ -24,10 +24,12 @@ class KVView(Protocol):
         is zero at its first touch, so that no former owner's row, perhaps a NaN, is ever behind a mask.
         """
 
-    def read(self, layer: int, length: int) -> tuple[mx.array, mx.array]:
+    def read(self, layer: int, length: int, every: int = 1) -> tuple[mx.array, mx.array]:
         """Keys and values, each [kv_heads, length, head_dim], for positions ``0 .. length - 1``.
 
-        Zeros for every position never written or past the end of the table.
+        Zeros for every position never written or past the end of the table. ``every``: of that many heads
+        only the first. Not evaluated: whoever reads uses the rows, evaluates and drops them before the next
+        write to this layer, for a write behind a pending reader copies the store instead.
         """
 
 
@@ -49,15 +51,15 @@ class ArrayView:
         self.keys[layer][:, start:stop] = k
         self.values[layer][:, start:stop] = v
 
-    def read(self, layer: int, length: int) -> tuple[mx.array, mx.array]:
+    def read(self, layer: int, length: int, every: int = 1) -> tuple[mx.array, mx.array]:
         self._grow(layer, length)
-        return self.keys[layer][:, :length], self.values[layer][:, :length]
+        return self.keys[layer][::every, :length], self.values[layer][::every, :length]
 
-    def copy(self) -> ArrayView:
-        """An independent view with the same rows."""
+    def copy(self, length: int | None = None) -> ArrayView:
+        """An independent view with the same rows, or with those before `length`."""
         twin = ArrayView(self.shape)
-        twin.keys = [mx.array(k) for k in self.keys]
-        twin.values = [mx.array(v) for v in self.values]
+        twin.keys = [mx.array(k[:, :length]) for k in self.keys]
+        twin.values = [mx.array(v[:, :length]) for v in self.values]
         return twin
 
     def _grow(self, layer: int, length: int) -> None:

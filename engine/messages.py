@@ -18,10 +18,14 @@ class SamplingParams:
 
     logprobs: None for none, k for the chosen token's and the top k; prompt_logprobs the same for the prompt.
     Choice i samples with `seed` + i. Before min_tokens neither an end of text nor a stop string ends it.
+    max_tokens 0 computes and stores the prompt, and samples nothing. top_k below 1, top_p 1, min_p 0: off.
     """
 
     max_tokens: int = 16
     temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
@@ -54,6 +58,11 @@ class Request:
     salt: str = ""
     trace: bool = False
     adapter: Adapter | None = None
+
+    @property
+    def longest(self) -> int:
+        """Rows that a choice writes at most: the prompt's, and all but the last sampled token's."""
+        return len(self.prompt) + max(self.params.max_tokens - 1, 0)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from engine.model import CanonicalModel, DecodeRow, Runner
 BASES = (0, 512, 3840)
 """Tokens before the rows that are compared: a BLAS changes its ways with the key length."""
 START_BYTES = 16 << 20
-"""Of one made-up past, where an engine measures plain products before it serves with them."""
+"""Of one made-up past, as long as an engine takes the time to compare behind it before it serves."""
 BATCH = 8
 SPAN = 256
 """Rows of the prefill that is cut, where the model has room for them: the default chunk."""
@@ -45,6 +45,14 @@ class Promise:
     reason: str
 
 
+@dataclass(frozen=True)
+class Start:
+    """What an engine that starts may promise, and whether rows that decode wrote may be shared (adopt/7)."""
+
+    promise: Promise
+    generated_reusable: bool
+
+
 # ---- what is promised
 
 
@@ -64,26 +72,46 @@ def promise(findings: Sequence[Finding], determinism: str) -> Promise:
     return Promise("bits", "every shape is fixed by position, and no route that was measured changes a bit")
 
 
-def startup_promise(runner: Runner, determinism: str) -> Promise:
-    """The promise of an engine that starts: less than `python -m engine doctor` measures.
+def at_start(runner: Runner, determinism: str) -> Start:
+    """What an engine finds out before it serves: less than `python -m engine doctor` does.
 
-    Fixed shapes that hold at the start hold anywhere. Plain ones may part only behind a long past.
+    Fixed shapes that hold at the start hold anywhere. Plain ones may part only behind a long past, and so may
+    decode and prefill, in either mode.
     """
     if not isinstance(runner, CanonicalModel):
-        return Promise("bits", "rows are exact whatever computes them")
-    near, far = BASES[:1], farthest(runner)
+        return Start(Promise("bits", "rows are exact whatever computes them"), True)
+    model = runner.stand_in()
+    far = affordable(model, determinism)
+    decode = decode_as_prefill(model, far, _spans(determinism)) if far else None
+    return Start(_startup_promise(model, determinism, decode), decode is not None and decode.equal)
+
+
+def affordable(runner: Runner, determinism: str) -> list[int]:
+    """Every past behind which decode is compared with prefill at start, as far as the model has room.
+
+    Empty where the longest takes more than `START_BYTES`: then nobody knows whether they agree everywhere,
+    and generated rows stay private (measured, not assumed).
+    """
+    bases = fitting(runner, BASES, _rows(runner, _spans(determinism), 1))
+    dear = any(base * runner.shape.kv_bytes_per_token > START_BYTES for base in bases)
+    return [] if dear else bases
+
+
+def _spans(determinism: str) -> int:
+    """Rows of the prefill that decode is compared with: its number matters to plain products alone."""
+    return SPAN if determinism == "fast" else 0
+
+
+def _startup_promise(model: CanonicalModel, determinism: str, decode: Finding | None) -> Promise:
+    near = fitting(model, BASES[:1], _rows(model, 0, 1))
+    if not near:
+        return promise([], determinism)
     if determinism == "bits":
-        return promise([batch_size(runner, near), prefill_cut(runner, near, 0)], determinism)
-    if not far:
+        return promise([batch_size(model, near), prefill_cut(model, near, 0, 1)], determinism)
+    if decode is None:
         return Promise("decided", "this model is not measured at start, and no shape is held fixed")
-    found = [batch_size(runner, near), prefill_cut(runner, far), decode_as_prefill(runner, far, SPAN)]
-    return promise(found, determinism)
-
-
-def farthest(runner: Runner) -> list[int]:
-    """The longest past that plain products are compared behind at start; empty: it would be too large."""
-    fit = fitting(runner, BASES, _rows(runner, SPAN))[-1:]
-    return [base for base in fit if base * runner.shape.kv_bytes_per_token <= START_BYTES]
+    far = fitting(model, BASES, _rows(model, SPAN))[-1:]
+    return promise([batch_size(model, near), prefill_cut(model, far), decode], determinism)
 
 
 # ---- the routes
@@ -124,16 +152,16 @@ def batch_position(runner: Runner, bases: Sequence[int]) -> Finding:
     return _finding("position in the batch", pairs)
 
 
-def prefill_cut(runner: Runner, bases: Sequence[int], span: int = SPAN) -> Finding:
-    """A prefill of `span` rows (two tiles at least) in one go, against one resumed at several places."""
-    rows = _rows(runner, span)
+def prefill_cut(runner: Runner, bases: Sequence[int], span: int = SPAN, tiles: int = 2) -> Finding:
+    """A prefill of `span` rows (so many tiles at least) in one go, against one resumed at several places."""
+    rows = _rows(runner, span, tiles)
     cuts = [pair for base in fitting(runner, bases, rows) for pair in _cut(runner, base, rows)]
     return _finding("cut of the prefill", cuts)
 
 
 def decode_as_prefill(runner: Runner, bases: Sequence[int] = BASES, span: int = 0) -> Finding:
-    """The last three of `span` rows (default: of two tiles) by decode, against all of them by prefill."""
-    rows = _rows(runner, span)
+    """The last three of `span` rows (default: of one tile) by decode, against all of them by prefill."""
+    rows = _rows(runner, span, 1)
     pairs = [pair for base in fitting(runner, bases, rows) for pair in _decoded(runner, base, base + rows)]
     return _finding("decode or prefill", pairs)
 
@@ -147,11 +175,11 @@ def key_padding(model: CanonicalModel, bases: Sequence[int] = BASES) -> Finding:
 # ---- inside
 
 
-def _rows(runner: Runner, span: int) -> int:
-    """`span` in whole tiles, two and four rows at least: a cut may lie on the grid or off it."""
+def _rows(runner: Runner, span: int, tiles: int = 2) -> int:
+    """`span` in whole tiles, so many at least; in two a cut may lie on the grid or off it."""
     tile = runner.grid * -(-2 // runner.grid)
     room = runner.shape.max_positions // tile * tile
-    return max(2 * tile, min(span // tile * tile, room))
+    return max(tiles * tile, min(span // tile * tile, room))
 
 
 def _company(runner: Runner, base: int) -> list[DecodeRow]:
@@ -197,10 +225,11 @@ def _cut(runner: Runner, base: int, span: int) -> list[tuple[mx.array, mx.array]
 
 
 def _decoded(runner: Runner, base: int, stop: int) -> list[tuple[mx.array, mx.array]]:
-    tokens, cold, warm = _tokens(runner, stop), *(noise_view(runner.shape, base) for _ in range(2))
+    tokens, cold = _tokens(runner, stop), noise_view(runner.shape, base)
     first = [runner.prefill(cold, tokens, base, stop), *_written(runner, cold, base, stop)]
-    runner.prefill(warm, tokens, base, stop - 3)
-    for at in range(stop - 3, stop):
+    again = range(max(base, stop - 3), stop)
+    warm = cold.copy(again.start)
+    for at in again:
         logits = runner.decode([DecodeRow(warm, tokens[at], at)])[0]
     return list(zip(first, [logits, *_written(runner, warm, base, stop)], strict=True))
 

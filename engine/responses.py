@@ -5,6 +5,7 @@ Knows content types, headers and framing. Does not know what is in the bodies.
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from starlette.responses import Response
@@ -60,3 +61,5 @@ class EventStream:
 
     async def _write(self, data: bytes, more: bool) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        # A send that finds room does not wait, and only a loop that turns can say that the client has gone.
+        await asyncio.sleep(0)

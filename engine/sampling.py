@@ -1,4 +1,4 @@
-"""From logits to a token: penalties, bias, temperature, seed, logprobs.
+"""From logits to a token: penalties, bias, temperature, top k, top p, min p, seed, logprobs.
 
 Knows one row of logits and one request's parameters. Does not know batches: a row is sampled alone, from its
 own tokens and with a key made of its own seed, choice and position, so that neither company nor the cache
@@ -7,6 +7,7 @@ ever changes it (out/2, out/4, out/5).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -67,7 +68,31 @@ class Sampler:
         params = seq.request.params
         key = mx.random.key((params.seed or 0) + seq.choice)
         step = mx.random.split(key, len(seq.generated) + 1)[len(seq.generated)]
-        return mx.random.categorical(logits / params.temperature, key=step)
+        return mx.random.categorical(narrowed(logits / params.temperature, params), key=step)
+
+
+def narrowed(logits: mx.array, params: SamplingParams) -> mx.array:
+    """Logits [vocab], already divided by the temperature, with -inf for what may not be drawn.
+
+    top_k first, then top_p of the mass that is left, then min_p as a share of the best token's probability.
+    Each is a floor under the logits: equal logits share their fate, whatever way a sort would put them, and
+    the best token always stays.
+    """
+    if params.top_k < 1 and params.top_p == 1 and not params.min_p:
+        return logits
+    ranked = mx.sort(logits)[::-1]
+    floor = ranked[min(max(params.top_k, 0), logits.size) - 1]  # -1, the lowest of all, where top_k is off
+    if params.top_p < 1:
+        floor = mx.maximum(floor, _nucleus(mx.where(ranked >= floor, ranked, -math.inf), params.top_p))
+    if params.min_p:
+        floor = mx.maximum(floor, ranked[0] + math.log(params.min_p))
+    return mx.where(logits >= floor, logits, -math.inf)
+
+
+def _nucleus(ranked: mx.array, mass: float) -> mx.array:
+    """The lowest of the largest logits, [vocab] in falling order, that have this mass together."""
+    before = mx.cumsum(mx.softmax(ranked), inclusive=False)
+    return ranked[mx.maximum(mx.sum(before < mass), 1) - 1]  # a mass may be too small for fp32
 
 
 def _repetition(logits: mx.array, tokens: Collection[int], penalty: float) -> mx.array:

@@ -239,7 +239,14 @@ class Scheduler:
             self.storage.fork(seq, twin)
         for choice in choices:
             choice.phase = Phase.DECODE
-            self._emit(choice, logits)
+            self._begin(choice, logits)
+
+    def _begin(self, seq: Sequence, logits: mx.array) -> None:
+        """The first token, or the end of a request that asked for its prompt alone."""
+        if seq.request.params.max_tokens:
+            self._emit(seq, logits)
+        else:
+            self._finish(seq, "length")
 
     # -- decode -----------------------------------------------------------------------------------------
 

@@ -64,8 +64,8 @@ class Sequence:
 
     @property
     def longest(self) -> int:
-        """Rows this sequence writes at most: the last sampled token is never written."""
-        return self.prompt_tokens + self.request.params.max_tokens - 1
+        """Rows this sequence writes at most."""
+        return self.request.longest
 
     @property
     def identity(self) -> tuple[str, ...]:

@@ -78,9 +78,6 @@ class FallibleRunner:
         self._count("decode")
         return self._runner.decode(rows)
 
-    def decode_equals_prefill(self) -> bool:
-        return self._runner.decode_equals_prefill()
-
     def _count(self, method: str) -> None:
         if method != self.failing:
             return
@@ -102,8 +99,8 @@ class RehearsalWorker(Worker):
         scheduler.held, scheduler.after = phase, after
         return {"held": phase}
 
-    def _call_fail(self, method: str, after_steps: int) -> dict[str, Any]:
-        """Let a forward, "prefill" or "decode", raise once after so many that succeed."""
+    def _call_fail(self, method: str | None, after_steps: int) -> dict[str, Any]:
+        """Let a forward, "prefill" or "decode", raise once after so many that succeed; None lets none."""
         runner: Any = self._engine.runner
         runner.failing, runner.fail_after = method, after_steps
         return {"failing": method}

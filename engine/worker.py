@@ -47,7 +47,11 @@ class Worker:
 
     def start(self) -> None:
         self._thread.start()
-        self._ready.result()
+        try:
+            self._ready.result()
+        except Exception:
+            self._thread.join()
+            raise
 
     def stop(self, timeout: float = 10.0) -> None:
         """End the thread after the step at hand; requests in flight fail with 503."""
@@ -106,12 +110,24 @@ class Worker:
     # -- engine thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """The thread's life. MLX asks every thread to end its streams: left to the thread's own end, that
+        may meet an interpreter which is going down already, and aborts the process."""
+        try:
+            if self._opened():
+                self._work()
+        finally:
+            mx.clear_streams()
+
+    def _opened(self) -> bool:
         try:
             self._open()
         except Exception as error:
             self._ready.set_exception(error)
-            return
+            return False
         self._ready.set_result(None)
+        return True
+
+    def _work(self) -> None:
         while not self._stopping:
             self._drain()
             if self._engine.scheduler.busy and not self._stopping:
@@ -185,6 +201,7 @@ class Worker:
             "storage": self.config.storage,
             "sharing": self.config.share,
             "model": self.model_name,
+            "vocab": engine.tokenizer.vocab_size,
             "granule": engine.storage.granule,
             "chunk": self.config.chunk,
             "max_batch": self.config.max_batch,
@@ -211,7 +228,7 @@ class Worker:
 
     def _check(self, request: Request) -> None:
         prompt, params = request.prompt, request.params
-        longest = len(prompt) + params.max_tokens - 1
+        longest = request.longest
         if not prompt:
             raise RequestError("the prompt is empty; at least one token is needed", "prompt")
         if params.n > self.config.max_batch:

@@ -56,13 +56,19 @@ def write_body(body: bytes, folder: Path) -> Path:
 
 
 def completion_body(plan: PlannedRequest, facts: Facts) -> bytes:
-    """A completions request in the common OpenAI form, where the target's own rendering is not at hand."""
+    """A request in the common OpenAI form, where the target's own rendering is not at hand."""
     prompt = plan.prompt_ids if plan.prompt_ids is not None else plan.prompt_text
-    body: dict[str, Any] = {"model": facts.model, "prompt": prompt, "max_tokens": plan.max_tokens}
-    body |= {"temperature": 0, "stream": plan.stream}
+    asked = {"messages": plan.messages} if plan.messages else {"prompt": prompt}
+    model = f"{facts.model}:{plan.adapter}" if plan.adapter else facts.model
+    body: dict[str, Any] = {"model": model, **asked, "max_tokens": plan.max_tokens}
+    body |= {"temperature": 0, "stream": plan.stream, **plan.sampling}
     body |= {"stream_options": {"include_usage": True}} if plan.stream else {}
     body |= {"cache_salt": plan.salt} if facts.has_salt else {}
     return json.dumps(body).encode()
+
+
+def route_of(plan: PlannedRequest) -> str:
+    return "/v1/chat/completions" if plan.messages else "/v1/completions"
 
 
 def body_of(request: bytes) -> bytes:

@@ -49,6 +49,10 @@ class Behaviour:
     reset_answers: list[Json] = field(default_factory=lambda: [{"cleared": True}])
     """In turn; the last one stays."""
     server: str = "fake"
+    actions: frozenset[str] = frozenset()
+    """POST routes that do nothing and say so with 200; every other one that is asked for is 404."""
+    gauges: Json = field(default_factory=dict)
+    """More gauges on /stats, or other values for the usual ones."""
     pages: dict[str, Json | str] = field(default_factory=dict)
     """GET route -> body, instead of the usual ones."""
 
@@ -61,6 +65,8 @@ class State:
     headers: list[dict[str, str]] = field(default_factory=list)
     readings: int = 0
     resets: int = 0
+    actions: list[tuple[str, Json]] = field(default_factory=list)
+    """What other POST routes were sent."""
     marks: int = 0
     running: int = 0
     ended: int = 0
@@ -97,7 +103,8 @@ class Handler(BaseHTTPRequestHandler):
             self.state.marks += 1
             self._reply(200, b"{}")
         else:
-            self._reply(404, b"no such route")
+            self.state.actions.append((self.path, data))
+            self._reply(200 if self.path in self.state.behaviour.actions else 404, b"{}")
 
     def _reset(self) -> None:
         answers = self.state.behaviour.reset_answers
@@ -211,7 +218,8 @@ def _models() -> Json:
 
 def _stats(state: State) -> Json:
     blocks = sum(len(tokens) for _, tokens in state.stored) // state.behaviour.granule
-    return {"live": blocks, "running": state.running, "waiting": 0, "sequence": len(state.seen)}
+    gauges = {"live": blocks, "running": state.running, "waiting": 0, "sequence": len(state.seen)}
+    return gauges | state.behaviour.gauges
 
 
 def _refusal(data: Json, behaviour: Behaviour) -> str:

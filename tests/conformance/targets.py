@@ -108,8 +108,10 @@ def recording(tmp_path: Path) -> Iterator[Recorder]:
     recorder = Recorder(tmp_path / "h.jsonl")
     recorder.header()
     recorder.begin("adopt/x", "", "digest")
-    yield recorder
-    recorder.close()
+    try:
+        yield recorder
+    finally:
+        recorder.close()
 
 
 def driven(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,8 +15,8 @@ from conformance.spec import Serve
 from conformance.target import Target, TargetOptions
 
 
-def backend() -> Backend:
-    return Backend(TargetOptions(how="endpoint", url="http://127.0.0.1:9", timeout=1.0), lambda line: None)
+def backend(said: Callable[[str], None] = print) -> Backend:
+    return Backend(TargetOptions(how="endpoint", url="http://127.0.0.1:9", timeout=1.0, progress=said))
 
 
 def test_opening_contacts_nothing_and_using_raises_what_errors_names() -> None:
@@ -31,7 +32,10 @@ def test_opening_contacts_nothing_and_using_raises_what_errors_names() -> None:
 
 def test_a_driver_is_made_for_an_arm(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "h.jsonl")
-    driver: Any = backend().driver(cast(Target, object()), recorder, "cold")
+    said: list[str] = []
+    driver: Any = backend(said.append).driver(cast(Target, object()), recorder, "cold")
     recorder.close()
     assert isinstance(driver, Driver)
     assert driver._arm == "cold"
+    driver._progress("a line")
+    assert said == ["a line"]

@@ -18,7 +18,7 @@ PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 def back(monkeypatch: pytest.MonkeyPatch) -> Back:
     """No server is ever started by these tests."""
     made = Back()
-    monkeypatch.setattr(backend, "Backend", lambda options, progress: made)
+    monkeypatch.setattr(backend, "Backend", lambda options: made)
     return made
 
 
@@ -183,17 +183,6 @@ def test_an_item_carries_its_verdict_to_junit(pytester: pytest.Pytester) -> None
         "history": "h.jsonl",
     }
     assert "fake" in (found["target"] or "")
-
-
-def groups(pytester: pytest.Pytester, *args: str) -> list[str]:
-    items, _ = pytester.inline_genitems(*PLAIN, *args, "specs")
-    return [mark.args[0] for item in items for mark in item.iter_markers("xdist_group")]
-
-
-def test_items_of_one_workload_stay_together_under_xdist(pytester: pytest.Pytester) -> None:
-    write(pytester, LADDER + "  - counted: {of: eight, id: again}\n")
-    assert groups(pytester) == ["area/case[n=1G-1]"] * 2 + ["area/case[n=1G]"] * 2
-    assert set(groups(pytester, "--endpoint", "http://127.0.0.1:9")) == {"endpoint"}
 
 
 def test_a_golden_item_compares_through_syrupy(

@@ -16,7 +16,7 @@ from tests.conformance.test_collect import PLAIN, ids, module_ids, write
 def back(monkeypatch: pytest.MonkeyPatch) -> Back:
     """No server is ever started by these tests."""
     made = Back()
-    monkeypatch.setattr(backend, "Backend", lambda options, progress: made)
+    monkeypatch.setattr(backend, "Backend", lambda options: made)
     return made
 
 

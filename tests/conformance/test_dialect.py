@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ from conformance.dialect import (
 from conformance.history import Facts
 from conformance.launch import engine_command
 from engine.cli import build_parser, config_of
+from engine.config import EngineConfig
+from engine.worker import Worker
+from tests.engine.rig import Rig
 
 FACTS = Facts(dialect="d", name="d", how="serve", block=16, bytes_per_block=1024, pool_blocks=99)
 
@@ -65,6 +70,42 @@ def test_the_engine_s_profiles_are_options_that_it_has() -> None:
         config_of(arguments)
 
 
+def _engine(profile: str) -> Rig:
+    """The engine that this launch profile makes, but for its model."""
+    dialect = next(known for known in dialects() if known.dialect == "engine")
+    arguments = build_parser().parse_args(engine_command(dialect.profiles[profile].args)[3:])
+    settings = asdict(config_of(arguments))
+    return Rig(**{name: value for name, value in settings.items() if name != "model"})
+
+
+def test_every_number_that_the_engine_is_read_for_is_told() -> None:
+    (stats,) = next(known for known in dialects() if known.dialect == "engine").stats
+    worker = Worker(EngineConfig(model="digest", blocks=16))
+    worker.start()
+    worker.stop()
+    told = read_stats(stats, json.dumps(worker.stats()), FACTS)
+    assert set(told) == set(stats.values)
+
+
+@pytest.mark.parametrize(("profile", "preempts"), [("tight", False), ("overcommit", True)])
+def test_growth_preempts_where_room_was_promised_for_prompts_alone(profile: str, preempts: bool) -> None:
+    rig = _engine(profile)
+    clients = [rig.add(rig.prompt(200, seed), max_tokens=300) for seed in range(4)]
+    rig.drain()
+    assert all(client.done for client in clients)
+    assert (rig.scheduler.counts["preemptions_total"] > 0) == preempts
+
+
+@pytest.mark.parametrize("profile", ["tight", "overcommit"])
+def test_one_and_a_half_long_prompts_fit(profile: str) -> None:
+    rig = _engine(profile)
+    rig.run(rig.prompt(1024, 1), max_tokens=1)
+    rig.run(rig.prompt(512, 2), max_tokens=1)
+    assert rig.paged.counts["evictions_lru"] == 0
+    rig.run(rig.prompt(64, 3), max_tokens=1)
+    assert rig.paged.counts["evictions_lru"] > 0
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -72,6 +113,10 @@ def test_the_engine_s_profiles_are_options_that_it_has() -> None:
         ("dialect: x\nname: x\norder: 1\nspeed: 3", r"x.yaml: speed: Extra inputs"),
         ("dialect: x\nname: x\norder: 1\nfacts: {blocks: 3}", r"x.yaml: facts: .*no such fact: blocks"),
         ("dialect: x\nname: x\norder: 1\nstats: [{get: /s, values: {lives: a}}]", r"x.yaml: stats.0.values"),
+        (
+            "dialect: x\nname: x\norder: 1\nstats: [{get: /s, values: {preempted: a}}]",
+            r"x.yaml: stats.0.values.preempted.*'preemptions'",
+        ),
         ("dialect: [x", r"x.yaml: (?s:.*)expected ',' or ']'"),
         ("just words", r"x.yaml: : Input should be a valid dictionary"),
     ],

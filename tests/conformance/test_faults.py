@@ -25,7 +25,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """Which faults the backends were opened with; an engine that `lies` counts more than there is."""
     seen: list[str | None] = []
 
-    def make(options: object, progress: object) -> Back:
+    def make(options: object) -> Back:
         name = getattr(options, "fault", None)
         seen.append(name)
         return lying() if name == "lies" else Back()
@@ -99,7 +99,7 @@ def test_a_control_that_fails_proves_nothing(
     pytester: pytest.Pytester, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     know(monkeypatch, fault(needs="openblas"))
-    monkeypatch.setattr(backend, "Backend", lambda options, progress: lying())
+    monkeypatch.setattr(backend, "Backend", lambda options: lying())
     result = run(pytester, "--faults", "all")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["fault lies: error", "*healthy engine fails the same spec*"])

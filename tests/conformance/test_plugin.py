@@ -29,7 +29,7 @@ PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 def back(monkeypatch: pytest.MonkeyPatch) -> Back:
     """No server is ever started by these tests."""
     made = Back()
-    monkeypatch.setattr(backend, "Backend", lambda options, progress: made)
+    monkeypatch.setattr(backend, "Backend", lambda options: made)
     return made
 
 

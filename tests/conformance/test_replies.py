@@ -228,3 +228,77 @@ def test_a_leaving_client_counts_generated_content_only(payload: Any, carries: b
 def test_text_alone_counts_where_no_ids_come_back() -> None:
     assert carries_token(json.dumps({"choices": [{"text": "a"}]}).encode(), Answer())
     assert not carries_token(b"[DONE]", Answer())
+
+
+def chunk(index: int, number: int) -> dict[str, Any]:
+    return {"choices": [{"index": index, "text": chr(number), "token_ids": [number], "finish_reason": None}]}
+
+
+def test_choices_are_told_apart_by_their_index() -> None:
+    found = streamed(chunk(1, 98), chunk(0, 97), chunk(1, 99), {"choices": [], "usage": {}})
+    assert (found.token_ids, found.text, found.tokens_at) == ([97], "a", [2.0])
+    assert [(c.index, c.token_ids, c.text) for c in found.choices] == [(0, [97], "a"), (1, [98, 99], "bc")]
+    assert streamed(chunk(0, 97)).choices == []
+
+
+def test_a_chat_is_read_whole_and_in_pieces() -> None:
+    entry = {"token": "h", "logprob": -0.5, "top_logprobs": [{"logprob": -0.5}, {"logprob": -1.5}]}
+    pieces = streamed(
+        {"choices": [{"delta": {"role": "assistant", "content": "h"}, "logprobs": {"content": [entry]}}]},
+        {"choices": [{"delta": {"content": "i"}, "finish_reason": "stop"}]},
+    )
+    assert (pieces.text, pieces.finish_reason, pieces.gaps) == ("hi", "stop", [1.0])
+    assert whole({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}).text == "hi"
+    assert carries_token(b'{"choices": [{"delta": {"content": "h"}}]}', ANSWER)
+    assert not carries_token(b'{"choices": [{"delta": {"role": "assistant", "content": ""}}]}', ANSWER)
+    assert not carries_token(b'{"choices": [{"index": 1, "text": "h"}]}', ANSWER)
+
+
+def test_rendered_ids_are_those_of_a_chat_alone() -> None:
+    answer = Answer(rendered=["choices[0].prompt_token_ids", "prompt_token_ids"])
+    body = json.dumps({"choices": [{"text": "a"}], "prompt_token_ids": [1, 2, 3]}).encode()
+    raw = RawReply(sent=0.5, ended=9.0, status=200, body=body)
+    chat = planned("seed", [1]).model_copy(update={"messages": [{"role": "user", "content": "x"}]})
+    assert to_outcome(raw, chat, "main", answer).rendered_ids == [1, 2, 3]
+    assert to_outcome(raw, planned("seed", [1, 2]), "main", answer).rendered_ids is None
+
+
+@pytest.mark.parametrize(
+    ("given", "scores"),
+    [
+        ([None, {"2": {"logprob": -0.5}, "9": {"logprob": -0.1}}], [None, -0.5]),
+        ([None, {"9": {"logprob": -0.1}}], [None, None]),
+        ([None], None),
+        ("nothing", None),
+    ],
+)
+def test_the_prompts_own_logprobs_are_picked_out(given: Any, scores: Any) -> None:
+    assert whole({"choices": [{"text": "a", "prompt_logprobs": given}]}).prompt_logprobs == scores
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "rejected"),
+    [
+        (400, {"error": {"message": "no"}}, True),
+        (503, {"detail": "full"}, True),
+        (500, {"error": {"message": "no"}}, False),
+        (400, {}, False),
+        (404, b"no JSON", False),
+        (200, {"choices": [{"text": "a"}]}, False),
+    ],
+)
+def test_a_refusal_is_one_that_says_why(status: int, body: Any, rejected: bool) -> None:
+    assert whole(body, status).rejected is rejected
+
+
+def test_a_refusal_may_say_when_to_come_again() -> None:
+    for told, seconds in (("2.5", 2.5), ("tomorrow", None)):
+        raw = RawReply(sent=0.0, ended=1.0, status=503, body=b"{}", headers={"retry-after": told})
+        assert outcome(raw).retry_after == seconds
+
+
+def test_every_usage_is_counted() -> None:
+    assert (
+        streamed(token("a", 5), {"usage": {"prompt_tokens": 1}}, {"usage": {"prompt_tokens": 2}}).usages == 2
+    )
+    assert streamed(token("a", 5)).usages == 0

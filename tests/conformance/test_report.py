@@ -15,6 +15,7 @@ from conformance.report.footer import (
     completion_body,
     curl_line,
     replay_line,
+    route_of,
     write_body,
 )
 from conformance.report.terminal import (
@@ -257,6 +258,23 @@ def test_the_common_body_leaves_out_what_does_not_apply() -> None:
     plan = ask("eight", "text", 0).model_copy(update={"stream": False})
     body = json.loads(completion_body(plan, facts(has_salt=False)))
     assert body == {"model": "", "prompt": "text", "max_tokens": 8, "temperature": 0, "stream": False}
+
+
+def test_the_common_body_of_a_chat_with_an_adapter() -> None:
+    said = [{"role": "user", "content": "hello"}]
+    changes = {
+        "messages": said,
+        "prompt_text": None,
+        "sampling": {"seed": 3},
+        "adapter": "a",
+        "stream": False,
+    }
+    plan = ask("eight", "text", 0).model_copy(update=changes)
+    body = json.loads(completion_body(plan, facts(has_salt=False, model="tiny")))
+    assert (body["messages"], body["model"], body["seed"]) == (said, "tiny:a", 3)
+    assert "prompt" not in body
+    assert route_of(plan) == "/v1/chat/completions"
+    assert route_of(ask("eight", "text", 0)) == "/v1/completions"
 
 
 def test_the_body_of_a_request() -> None:

@@ -81,9 +81,6 @@ def test_each_kind_refuses_the_other() -> None:
         Words(1.0).ids(1, 1)
 
 
-def test_ids_are_told_as_text_for_messages() -> None:
-    letters = {97: "a", 98: "b", 99: "c"}
-    spelt = Ids([97, 98, 99], lambda text: [ord(c) for c in text], letters)
-    assert spelt.text(20, 3) == "".join(map(chr, spelt.ids(20, 3)))
-    merged = Ids([97, 98, 99], lambda text: [])
-    assert merged.text(20, 3) == Words(4.0).text(20, 3)
+def test_messages_for_a_target_of_ids_are_drawn_as_text() -> None:
+    assert Ids([97], lambda text: [], Letters("abcdef")).text(20, 3) == Letters("abcdef").text(20, 3)
+    assert Ids([97], lambda text: []).text(20, 3) == Words(4.0).text(20, 3)

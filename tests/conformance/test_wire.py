@@ -236,6 +236,78 @@ def test_leaving_after_no_time_at_all_still_sends_the_request() -> None:
     assert reply.left == "prefilling"
 
 
+@pytest.mark.parametrize(
+    ("phase", "tokens", "left"),
+    [("first_token", 1, "first_token"), ("last_step", 3, "last_step"), ("decoding", 1, "decoding")],
+)
+def test_the_moment_that_was_meant_is_named_where_it_is_certain(phase: Any, tokens: int, left: str) -> None:
+    with fake_server(Behaviour(token_delay=0.05)) as server:
+        leaving = Leaving("rst", is_token, tokens=tokens, phase=phase, last=3)
+        assert talk(server, leaving, max_tokens=4).left == left
+
+
+def test_a_client_leaves_as_soon_as_it_is_seen_to_wait() -> None:
+    hold, looks = threading.Event(), iter([False, False, True])
+    with fake_server(Behaviour(hold=hold)) as server:
+        leaving = Leaving("rst", is_token, tokens=1, until=lambda: next(looks), phase="queued")
+        reply = talk(server, leaving)
+        hold.set()
+    assert (reply.left, reply.error) == ("queued", None)
+
+
+def test_a_client_that_was_never_seen_to_wait_leaves_at_its_first_token() -> None:
+    with fake_server(Behaviour(token_delay=0.02)) as server:
+        leaving = Leaving("rst", is_token, tokens=1, until=lambda: False, phase="queued")
+        assert talk(server, leaving, max_tokens=300).left == "decoding"
+
+
+def test_looking_for_the_moment_ends_with_the_timeout() -> None:
+    hold = threading.Event()
+    with fake_server(Behaviour(hold=hold)) as server:
+        reply = talk(server, Leaving("rst", is_token, until=lambda: False), timeout=0.2)
+        hold.set()
+    assert (reply.left, reply.timed_out) == (None, True)
+
+
+def test_half_a_close_still_reads_to_the_end() -> None:
+    with fake_server(Behaviour(token_delay=0.01)) as server:
+        reply = talk(server, Leaving("half_close", is_token, tokens=2), max_tokens=8)
+    assert (reply.left, reply.error, reply.events[-1][1]) == ("decoding", None, b"[DONE]")
+
+
+def test_half_a_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.wire._LINGER", 0.1)
+    hold = threading.Event()
+    with fake_server(Behaviour(hold=hold)) as server:
+        reply = talk(server, Leaving("half_close", is_token, seconds=0.05))
+        hold.set()
+    assert (reply.left, reply.error, reply.timed_out) == ("prefilling", None, False)
+
+
+def test_a_client_stops_reading_before_it_closes() -> None:
+    with fake_server(Behaviour(token_delay=0.02)) as server:
+        reply = talk(server, Leaving("stop_reading", is_token, tokens=2, pause=0.2), max_tokens=300)
+        assert once_true(lambda: server.state.gone == 1)
+    assert (reply.left, reply.error) == ("decoding", None)
+    assert reply.ended - reply.events[-1][0] >= 0.2
+
+
+def test_an_abort_is_given_what_came_first() -> None:
+    given: list[bytes] = []
+    with fake_server(Behaviour(token_delay=0.02)) as server:
+        reply = talk(server, Leaving("abort", is_token, tokens=2, abort=given.append), max_tokens=4)
+    assert given == [reply.events[0][1]]
+    assert (reply.left, reply.error) == ("decoding", None)
+
+
+def test_others_see_how_far_a_reply_is() -> None:
+    with fake_server() as server:
+        exchange = Exchange(call(server.url), time.monotonic, TIMEOUT, is_token=is_token)
+        assert (exchange.begun, exchange.tokens, exchange.over) == (None, 0, False)
+        reply = exchange.run()
+    assert (exchange.begun, exchange.tokens, exchange.over) == (reply.sent, 4, True)
+
+
 def test_nothing_is_sent_before_the_barrier_opens() -> None:
     barrier = threading.Barrier(2)
     with fake_server() as server:

@@ -72,6 +72,7 @@ def test_absent_fields_take_their_defaults() -> None:
     params = completion().params()
     assert (params.max_tokens, params.temperature, params.seed, params.stop) == (16, 0.0, None, ())
     assert (params.ignore_eos, params.logprobs, params.logit_bias, params.n) == (False, None, {}, 1)
+    assert (params.top_k, params.top_p, params.min_p) == (0, 1.0, 0.0)
 
 
 def test_every_sampling_field_arrives() -> None:
@@ -89,14 +90,27 @@ def test_every_sampling_field_arrives() -> None:
         repetition_penalty=1.25,
         min_tokens=4,
         prompt_logprobs=1,
+        top_k=7,
+        top_p=0.5,
+        min_p=0.25,
         best_of=2,
         user="u",
     )
     params = body.params()
     assert (params.presence_penalty, params.frequency_penalty) == (0.5, -0.5)
     assert (params.repetition_penalty, params.min_tokens, params.prompt_logprobs) == (1.25, 4, 1)
+    assert (params.top_k, params.top_p, params.min_p) == (7, 0.5, 0.25)
     assert (params.max_tokens, params.temperature, params.seed, params.stop) == (5, 1.0, 9, ("x", "y"))
     assert (params.ignore_eos, params.logprobs, params.logit_bias, params.n) == (True, 3, {12: -2.5}, 2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("top_k", -1), ("top_k", 0), ("top_k", 1), ("top_p", 1), ("top_p", 5e-324), ("min_p", 0), ("min_p", 1)],
+)
+def test_the_bounds_of_what_narrows_a_draw_are_taken(field: str, value: float) -> None:
+    assert getattr(completion(**{field: value}).params(), field) == value
+    assert getattr(chat(**{field: value}).params(), field) == value
 
 
 def test_null_counts_as_absent() -> None:
@@ -107,9 +121,9 @@ def test_null_counts_as_absent() -> None:
 
 
 def test_unknown_fields_are_ignored_and_named() -> None:
-    body = completion(top_k=3, made_up={"x": 1}, absent=None)
+    body = completion(tail_free=3, made_up={"x": 1}, absent=None)
     assert body.params() == completion().params()
-    assert (body.ignored_fields, completion().ignored_fields) == (["made_up", "top_k"], [])
+    assert (body.ignored_fields, completion().ignored_fields) == (["made_up", "tail_free"], [])
 
 
 def test_a_single_stop_string_is_a_list_of_one() -> None:
@@ -117,7 +131,6 @@ def test_a_single_stop_string_is_a_list_of_one() -> None:
 
 
 BAD_FIELDS = [
-    ("max_tokens", 0),
     ("max_tokens", -1),
     ("max_tokens", 1.5),
     ("max_tokens", "5"),
@@ -129,6 +142,19 @@ BAD_FIELDS = [
     ("temperature", True),
     ("temperature", math.nan),
     ("temperature", math.inf),
+    ("top_k", -2),
+    ("top_k", 1.5),
+    ("top_k", True),
+    ("top_k", 2**31),
+    ("top_p", 0),
+    ("top_p", -0.5),
+    ("top_p", 1.01),
+    ("top_p", math.nan),
+    ("top_p", "all"),
+    ("min_p", -0.01),
+    ("min_p", 1.01),
+    ("min_p", math.nan),
+    ("min_p", True),
     ("seed", -1),
     ("seed", 2**63),
     ("stop", 5),
@@ -318,6 +344,8 @@ def test_chat_top_logprobs_need_logprobs() -> None:
         ({"max_tokens": 3}, 3),
         ({"max_completion_tokens": 4}, 4),
         ({"max_tokens": 3, "max_completion_tokens": 4}, 4),
+        ({"max_tokens": 3, "max_completion_tokens": 0}, 0),
+        ({"max_tokens": 0}, 0),
     ],
 )
 def test_chat_length(fields: dict[str, Any], count: int) -> None:

@@ -110,6 +110,7 @@ def test_a_client_that_stops_reading_delays_neither_engine_nor_others(
         assert worker.emitted.acquire(timeout=PATIENCE)
         assert client.complete().json()["choices"][0]["text"] == "abc"
         leave_rst(stalled)
+    assert worker.cancelling.acquire(timeout=PATIENCE)
 
 
 def test_a_client_that_stops_reading_and_leaves_is_cancelled(client: Client, worker: FakeWorker) -> None:

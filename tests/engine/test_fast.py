@@ -10,6 +10,7 @@ import pytest
 
 from bench.client import Reply, Server, engine
 from engine import build as building
+from engine import probe
 from engine.build import Parts, build
 from engine.config import EngineConfig
 from engine.digest import DigestModel
@@ -92,8 +93,9 @@ def test_each_mode_has_its_grade() -> None:
     assert (grade(), grade(determinism="fast")) == ("bits", "tokens")
 
 
-def test_a_fast_model_too_large_to_measure_at_start_promises_little() -> None:
-    engine = build(EngineConfig(model="tiny-fat", determinism="fast"))
+def test_a_fast_model_too_large_to_measure_at_start_promises_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "START_BYTES", 1 << 20)
+    engine = build(EngineConfig(determinism="fast"))
     assert (engine.promise.grade, engine.generated_reusable) == ("decided", False)
     assert "not measured" in engine.promise.reason
 

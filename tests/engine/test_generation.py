@@ -230,9 +230,9 @@ def test_no_trace_unless_asked(client: Client, worker: FakeWorker, stream: bool)
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_trace_names_the_fields_that_were_ignored(client: Client, stream: bool) -> None:
-    response = client.complete(trace=True, stream=stream, top_k=4, made_up=None, zeal=[1])
+    response = client.complete(trace=True, stream=stream, tail_free=4, made_up=None, zeal=[1])
     body = chunks(response)[-2] if stream else response.json()
-    assert body["trace"]["ignored_fields"] == ["top_k", "zeal"]
+    assert body["trace"]["ignored_fields"] == ["tail_free", "zeal"]
 
 
 def test_a_fingerprint_is_in_every_body(client: Client) -> None:

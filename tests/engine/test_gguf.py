@@ -15,6 +15,7 @@ from engine.export import tokenizer_json
 from engine.gguf import config_of, tokenizer_of, weights_of
 from engine.kvview import ArrayView
 from engine.model import CanonicalModel, DecodeRow, LlamaConfig, ModelError, Runner, load
+from engine.probe import decode_as_prefill
 from engine.tokenizer import CHAT_END, CHAT_TEMPLATE, EOS, ByteTokenizer
 from tests.engine.test_model import GROUPED, random_weights
 
@@ -167,7 +168,7 @@ def test_warm_has_the_bits_of_cold(tmp_path: Path) -> None:
     warm = ArrayView(runner.shape)
     runner.prefill(warm, TOKENS, 0, 41)
     assert mx.array_equal(runner.prefill(warm, TOKENS, 41, 90), logits(runner))
-    assert runner.decode_equals_prefill()
+    assert decode_as_prefill(runner).equal
 
 
 def test_linear_rope_and_stretched_periods_are_told_by_the_file(tmp_path: Path) -> None:

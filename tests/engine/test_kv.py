@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 import pytest
 
 from engine import kv
 from engine.kv import BlockStore
-from engine.model import ModelShape
+from engine.model import CanonicalModel, DecodeRow, ModelShape, Slot
+from engine.tiny import TINY, FatModel, tiny_weights
+from engine.tokenizer import ByteTokenizer
 
 SHAPE = ModelShape(vocab=8, layers=2, kv_heads=2, head_dim=3, max_positions=64, dtype=mx.float32)
 
@@ -100,14 +103,107 @@ def test_a_slab_without_a_live_block_goes_wherever_it_lies(
         assert same(store.view([block]).read(0, 4)[0], k + block)
 
 
-def test_a_write_behind_a_pending_reader_copies_no_slab() -> None:
-    """Eight sequences write and read in turn before anything is evaluated, as one decode step does."""
+@pytest.mark.parametrize("table", [[2, 5, 8], [0, 3, 1], [9, 10, 3]])
+def test_every_other_head_is_read_where_asked(store: BlockStore, table: list[int]) -> None:
+    k, v = rows(10)
+    store.view(table).write(0, 0, k, v)
+    read_k, read_v = store.view(table).read(0, 10, every=2)
+    assert same(read_k, k[:1])
+    assert same(read_v, v[:1])
+
+
+@pytest.mark.parametrize(
+    ("blocks", "runs"),
+    [
+        ([3, 4, 5], [(3, 6, 1)]),
+        ([0, 2, 4, 5], [(0, 5, 2), (5, 6, 1)]),
+        ([6, 7, 8, 9], [(6, 8, 1), (8, 10, 1)]),
+        ([5, 2, 3], [(5, 6, 1), (2, 4, 1)]),
+        ([4], [(4, 5, 1)]),
+    ],
+)
+def test_blocks_that_rise_evenly_in_a_slab_are_one_window(
+    blocks: list[int], runs: list[tuple[int, int, int]]
+) -> None:
+    assert list(kv._runs(blocks, 8)) == runs
+
+
+def test_a_copy_copies_no_slab() -> None:
     store = BlockStore(ModelShape(8, 1, 1, 32, 4096, mx.float32), block_size=32)
     k = mx.zeros((1, 32, 32))
-    for block in range(64):
+    for block in range(65):
         store.put(0, block, 0, k, k)
     store.settle()
-    assert _peak_rise(lambda: _decode(store, 8)) < store.bytes_reserved / 10
+    assert _peak_rise(lambda: store.copy(3, 40)) <= 4 * store.block_bytes
+
+
+# ---- what a decode step allocates
+
+SEQUENCES, LENGTH = 8, 1000
+
+
+class GathersAtOnce(CanonicalModel):
+    """Nothing is evaluated before all sequences have read: their rows of a layer exist twice."""
+
+    def _attend_stored(self, layer: int, q: mx.array, slot: Slot) -> mx.array:
+        return self.attend(q, *self.read(slot, layer), slot.mask)
+
+
+class ReadsAsItWrites(CanonicalModel):
+    """Each sequence writes behind the pending readers of those before it, and the slab is copied for it."""
+
+    def _attention(self, layer: int, x: mx.array, slots: Sequence[Slot]) -> mx.array:
+        q, k, v = self._heads(layer, x, slots)
+        rows = []
+        for n, slot in enumerate(slots):
+            self.write(slot, layer, k[n], v[n])
+            rows.append(self.attend(q[n], *self.read(slot, layer), slot.mask))
+        merged = mx.stack(rows).swapaxes(1, 2).reshape(*x.shape[:2], -1)
+        return self._linear(layer, "self_attn.o_proj", merged)
+
+
+def tables(order: str) -> list[list[int]]:
+    """Where 8 sequences have their blocks: behind each other, in turns, or anywhere."""
+    each = LENGTH // 32 + 1
+    if order == "in turns":
+        return [list(range(i, SEQUENCES * each, SEQUENCES)) for i in range(SEQUENCES)]
+    ids = list(range(SEQUENCES * each))
+    if order == "anywhere":
+        random.Random(1).shuffle(ids)
+    return [ids[i * each : (i + 1) * each] for i in range(SEQUENCES)]
+
+
+def share_of_pool(runner: CanonicalModel, order: str = "in a row") -> float:
+    """What one decode step of 8 sequences of 1,000 tokens allocates at its peak, as a share of the pool."""
+    store = BlockStore(runner.shape, block_size=32)
+    views = [store.view(table) for table in tables(order)]
+    for view in views:
+        for layer in range(runner.shape.layers):
+            noise = mx.random.normal((runner.shape.kv_heads, LENGTH, runner.shape.head_dim))
+            view.write(layer, 0, noise, noise)
+        store.settle()
+    del noise
+    steps = [DecodeRow(view, 65, LENGTH) for view in views]
+    in_use = sum(map(len, tables(order))) * store.block_bytes
+    return _peak_rise(lambda: runner.decode(steps)) / in_use
+
+
+def tiny(kind: type[CanonicalModel] = CanonicalModel) -> CanonicalModel:
+    return kind(TINY, tiny_weights(ByteTokenizer().plain_ids()))
+
+
+@pytest.mark.parametrize("order", ["in a row", "in turns", "anywhere"])
+def test_a_decode_step_allocates_less_than_a_tenth_of_the_pool(order: str) -> None:
+    assert share_of_pool(tiny(), order) < 0.1
+
+
+@pytest.mark.parametrize("kind", [GathersAtOnce, ReadsAsItWrites])
+def test_rows_gathered_for_all_sequences_at_once_take_more_than_a_tenth(kind: type[CanonicalModel]) -> None:
+    assert share_of_pool(tiny(kind)) > 0.2
+
+
+def test_of_equal_heads_a_decode_step_copies_one() -> None:
+    assert share_of_pool(tiny(FatModel)) < 0.01
 
 
 def test_the_pool_grows_without_being_copied() -> None:
@@ -118,17 +214,6 @@ def test_the_pool_grows_without_being_copied() -> None:
     assert 80 << 20 <= rise <= 1.15 * (80 << 20)
 
 
-def _decode(store: BlockStore, sequences: int) -> None:
-    one = mx.ones((1, 1, 32))
-    said = []
-    for block in range(sequences):
-        view = store.view([block])
-        view.write(0, 16, one, one)
-        said.append(view.read(0, 32)[0].sum())
-    mx.eval(said)
-    assert [value.item() for value in said] == [32.0] * sequences
-
-
 def _fill(store: BlockStore, blocks: int) -> None:
     for block in range(blocks):
         for layer in range(2):
@@ -137,7 +222,7 @@ def _fill(store: BlockStore, blocks: int) -> None:
         store.settle()
 
 
-def _peak_rise(act: Callable[[], None]) -> int:
+def _peak_rise(act: Callable[[], object]) -> int:
     before = mx.get_active_memory()
     mx.reset_peak_memory()
     act()

@@ -27,8 +27,10 @@ from engine.model import (
     ModelError,
     ModelShape,
     Runner,
+    least_rows,
     load,
 )
+from engine.probe import decode_as_prefill
 from engine.tiny import TINY, tiny_weights
 from engine.tokenizer import ByteTokenizer
 
@@ -38,7 +40,8 @@ START = 352  # on the grid of 32, not on that of 128
 STOP = 645
 
 
-GROUPED = LlamaConfig(
+GROUPED = replace(
+    TINY,
     vocab_size=48,
     hidden_size=32,
     intermediate_size=48,
@@ -47,7 +50,6 @@ GROUPED = LlamaConfig(
     num_key_value_heads=2,
     head_dim=16,
     max_position_embeddings=256,
-    rms_norm_eps=1e-5,
     rope_theta=500.0,
 )
 WIDE = replace(GROUPED, vocab_size=512, hidden_size=512, intermediate_size=512, max_position_embeddings=4096)
@@ -171,7 +173,7 @@ def report() -> dict[str, bool]:
         "company in a wide model": alone_as_in_company(wide()),
         "tiles that start anywhere": resumes(model(OffGrid), START + 5),
         "one product for all rows": alone_as_in_company(wide(PlainProducts)),
-        "decode as prefill": model().decode_equals_prefill(),
+        "decode as prefill": decode_as_prefill(model()).equal,
     }
 
 
@@ -237,12 +239,66 @@ def test_decode_is_measured_to_differ_from_prefill_with_openblas() -> None:
     assert not openblas()["decode as prefill"]
 
 
-def test_decode_that_disagrees_anywhere_is_found() -> None:
-    class Careless(CanonicalModel):
-        def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
-            return [logits + 1e-3 * (rows[0].position > 3000) for logits in super().decode(rows)]
+# -- a row that is alone ----------------------------------------------------------------------------
 
-    assert not model(Careless).decode_equals_prefill()
+
+class AloneIsOther(CanonicalModel):
+    """One row gets another product than each of several, as CUDA gives it."""
+
+    def project(self, x: mx.array, linear: Linear) -> mx.array:
+        return super().project(x, linear) * (1.0 if x.shape[:2] != (1, 1) else 1.0 + 2.0**-12)
+
+
+def alone_is_other(least_rows: int) -> CanonicalModel:
+    runner = wide(AloneIsOther)
+    runner.least_rows = least_rows
+    return runner
+
+
+@pytest.mark.parametrize(("least_rows", "same"), [(1, False), (2, True), (3, True)])
+def test_a_row_with_copies_of_itself_gets_the_bits_it_has_in_company(least_rows: int, same: bool) -> None:
+    assert alone_as_in_company(alone_is_other(least_rows)) is same
+
+
+@pytest.mark.parametrize(("least_rows", "same"), [(1, False), (2, True)])
+def test_the_head_gives_a_prefill_the_product_it_gives_decode_in_company(least_rows: int, same: bool) -> None:
+    runner = alone_is_other(least_rows)
+    view, _ = cold(runner, TOKENS, 40)
+    twins = [view.copy() for _ in range(2)]
+    decoded = runner.decode([DecodeRow(twin, TOKENS[40], 40) for twin in twins])
+    assert equal(decoded[:1], [cold(runner, TOKENS, 41)[1]]) is same
+    assert equal(decoded[:1], runner.prefill_logits(view, TOKENS, 40, 41)) is same
+
+
+def test_copies_of_a_row_write_nothing_and_have_no_logits() -> None:
+    runner = model()
+    runner.least_rows = 4
+    view = Watched(runner.shape)
+    assert len(runner.decode([DecodeRow(view, 65, 40)])) == 1
+    assert view.rows_written == 2
+
+
+@pytest.mark.parametrize(("rows", "products"), [(1, {2}), (2, {2}), (3, {3})])
+def test_only_a_row_that_is_alone_gets_a_copy(rows: int, products: set[int]) -> None:
+    seen: set[int] = set()
+
+    class Counted(CanonicalModel):
+        def project(self, x: mx.array, linear: Linear) -> mx.array:
+            seen.add(x.shape[0])
+            return super().project(x, linear)
+
+    runner = model(Counted)
+    runner.least_rows = 2
+    runner.decode([DecodeRow(ArrayView(runner.shape), 65, at) for at in range(rows)])
+    assert seen == products
+
+
+@pytest.mark.parametrize(("device", "rows"), [(mx.gpu, 2), (mx.cpu, 1)])
+def test_a_gpu_decodes_no_row_alone(
+    monkeypatch: pytest.MonkeyPatch, device: mx.DeviceType, rows: int
+) -> None:
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(device))
+    assert least_rows() == rows
 
 
 # -- the numbers, against the textbook formula written out over whole matrices ----------------------
@@ -317,8 +373,10 @@ class Watched(ArrayView):
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
         self.written: set[tuple[int, int]] = set()
+        self.rows_written = 0
 
     def write(self, layer: int, start: int, k: mx.array, v: mx.array) -> None:
+        self.rows_written += k.shape[1]
         self.written |= {(layer, start + i) for i in range(k.shape[1])}
         super().write(layer, start, k, v)
 

@@ -24,6 +24,8 @@ from tests.engine.served import engine
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 NEEDS_LUCK = {"/v1/test/overwrite", "/v1/test/adapter"}
 """A block that is live, an adapter that there is: seldom guessed."""
+REHEARSALS = {"/v1/test/hold", "/v1/test/fail"}
+"""What they ask for outlasts them, and must not meet the requests of another test."""
 TAKING_BODIES = [path for path, operation in OPERATIONS.items() if operation.body]
 
 
@@ -55,8 +57,29 @@ def attack(
             case.body["model"] = "digest"
         statuses.add(case.call_and_validate(checks=CHECKS, timeout=30).status_code)
 
-    send()
+    try:
+        send()
+    finally:
+        for rehearsal in REHEARSALS:
+            assert server.post(rehearsal, {}).status_code == 200
     return statuses
+
+
+@pytest.mark.parametrize(
+    ("field", "bounds"),
+    [
+        ("top_k", {"minimum": -1, "default": 0}),
+        ("top_p", {"exclusiveMinimum": 0, "maximum": 1, "default": 1.0}),
+        ("min_p", {"minimum": 0, "maximum": 1, "default": 0.0}),
+        ("max_tokens", {"minimum": 0}),
+    ],
+)
+@pytest.mark.parametrize("body", ["CompletionBody", "ChatBody"])
+def test_the_document_says_which_numbers_are_taken(
+    server: Client, body: str, field: str, bounds: dict[str, float]
+) -> None:
+    schemas = server.get("/openapi.json").json()["components"]["schemas"]
+    assert schemas[body]["properties"][field].items() >= bounds.items()
 
 
 @pytest.mark.parametrize("path", TAKING_BODIES)

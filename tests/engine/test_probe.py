@@ -7,24 +7,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 import pytest
 
+from engine import probe
 from engine.digest import DigestModel
+from engine.fast import fasten
 from engine.kvview import KVView, noise_view
 from engine.model import CanonicalModel, DecodeRow, ModelShape, Runner
 from engine.probe import (
+    START_BYTES,
     Finding,
+    Promise,
+    Start,
+    affordable,
+    at_start,
     decode_as_prefill,
-    farthest,
     fitting,
     key_padding,
     promise,
     routes,
-    startup_promise,
 )
-from engine.tiny import TINY, tiny_weights
+from engine.tiny import TINY, tiny, tiny_weights
 from engine.tokenizer import ByteTokenizer
 
 PLAIN = ByteTokenizer().plain_ids()
@@ -131,11 +137,32 @@ def test_a_model_without_room_gives_no_finding_and_no_promise() -> None:
     assert promise(routes(short(40)), "bits").grade == "decided"
 
 
-def test_plain_products_are_measured_behind_the_longest_past_that_fits() -> None:
-    assert farthest(short(10_000)) == [3840]
-    assert farthest(short(2048)) == [512]
-    assert farthest(short(100)) == [0]
-    assert farthest(short(40)) == []
+@pytest.mark.parametrize("determinism", ["bits", "fast"])
+@pytest.mark.parametrize(
+    ("positions", "bases"), [(10_000, [0, 512, 3840]), (2048, [0, 512]), (400, [0]), (30, [])]
+)
+def test_decode_is_compared_behind_every_past_that_fits(
+    positions: int, bases: list[int], determinism: str
+) -> None:
+    assert affordable(short(positions), determinism) == bases
+
+
+def test_a_past_too_large_for_the_start_leaves_nothing_worth_measuring() -> None:
+    runner = short(10_000)
+    runner.shape = replace(runner.shape, layers=200)
+    assert 512 * runner.shape.kv_bytes_per_token < START_BYTES < 3840 * runner.shape.kv_bytes_per_token
+    assert affordable(runner, "bits") == []
+
+
+@pytest.mark.parametrize("stop", [7, 8])
+def test_decode_is_measured_on_rows_that_it_wrote_itself(stop: int) -> None:
+    """A decode that writes nothing must not find what prefill had written."""
+
+    class Writeless(DigestModel):
+        def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
+            return super().decode([replace(row, view=row.view.copy()) for row in rows])  # type: ignore[attr-defined]
+
+    assert not decode_as_prefill(Writeless(PLAIN, grid=stop), (0,)).equal
 
 
 # ---- attention
@@ -188,12 +215,52 @@ class InCompany(CanonicalModel):
 
 def test_an_engine_that_starts_promises_bits_only_where_they_hold() -> None:
     weights = tiny_weights(PLAIN)
-    assert startup_promise(CanonicalModel(TINY, weights), "bits").grade == "bits"
-    assert startup_promise(InCompany(TINY, weights), "bits").grade == "decided"
+    assert at_start(CanonicalModel(TINY, weights), "bits").promise.grade == "bits"
+    assert at_start(InCompany(TINY, weights), "bits").promise.grade == "decided"
 
 
 def test_a_runner_without_arithmetic_is_exact() -> None:
-    assert startup_promise(DigestModel(PLAIN), "fast").grade == "bits"
+    assert at_start(DigestModel(PLAIN), "fast") == Start(
+        Promise("bits", "rows are exact whatever computes them"), True
+    )
+
+
+def test_a_model_shorter_than_a_tile_is_promised_nothing() -> None:
+    short = CanonicalModel(replace(TINY, max_position_embeddings=20), tiny_weights(PLAIN))
+    known = at_start(short, "bits")
+    assert (known.promise.grade, known.generated_reusable) == ("decided", False)
+    assert "too few positions" in known.promise.reason
+
+
+class FarOff(CanonicalModel):
+    """Decode parts from prefill behind a long past only."""
+
+    def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
+        return [logits + 1e-3 * (rows[0].position > 3000) for logits in super().decode(rows)]
+
+
+def test_generated_rows_are_shared_only_where_decode_agrees_everywhere() -> None:
+    weights = tiny_weights(PLAIN)
+    assert at_start(CanonicalModel(TINY, weights), "bits").generated_reusable
+    assert at_start(FarOff(TINY, weights), "bits") == replace(
+        at_start(CanonicalModel(TINY, weights), "bits"), generated_reusable=False
+    )
+
+
+def test_generated_rows_of_a_model_too_large_to_measure_stay_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = CanonicalModel(TINY, tiny_weights(PLAIN))
+    monkeypatch.setattr(probe, "START_BYTES", 3840 * model.shape.kv_bytes_per_token - 1)
+    monkeypatch.setattr(probe, "decode_as_prefill", None)  # what cannot be used is not measured either
+    known = at_start(model, "bits")
+    assert (known.promise.grade, known.generated_reusable) == ("bits", False)
+
+
+@pytest.mark.parametrize("determinism", ["bits", "fast"])
+def test_equal_heads_are_measured_once(determinism: str) -> None:
+    fat, thin = (tiny(PLAIN, fat=fat) for fat in (True, False))
+    modes = [fasten(model) if determinism == "fast" else model for model in (fat, thin)]
+    assert at_start(modes[0], determinism) == at_start(modes[1], determinism)
+    assert affordable(modes[0], determinism) == []
 
 
 # ---- the past that costs nothing

@@ -7,9 +7,11 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.messages import Request, SamplingParams
-from engine.sampling import Sampler
+from engine.sampling import Sampler, narrowed
 from engine.sequence import Sequence
 
 LOGITS = mx.array([0.0, 2.0, 1.0, -1.0])
@@ -116,3 +118,117 @@ def test_a_prompt_token_is_scored_by_the_row_before_it() -> None:
     (top,) = token.top
     assert (token.id, top[0]) == (3, 1)
     assert [token.logprob, top[1]] == pytest.approx([-1.0 - norm, 2.0 - norm], abs=1e-6)
+
+
+# ---- top k, top p, min p
+
+
+PROBABILITIES = [0.06, 0.2, 0.5, 0.2, 0.04]
+EVERY = [0, 1, 2, 3, 4]
+
+
+def kept(probabilities: list[float], **params: Any) -> list[int]:
+    """Ids that may still be drawn."""
+    found = narrowed(mx.log(mx.array(probabilities)), SamplingParams(**params)).tolist()
+    return [id for id, value in enumerate(found) if value > -math.inf]  # type: ignore[arg-type, operator]
+
+
+@pytest.mark.parametrize(
+    ("params", "ids"),
+    [
+        ({}, EVERY),
+        ({"top_k": -1}, EVERY),
+        ({"top_k": 1}, [2]),
+        ({"top_k": 3}, [1, 2, 3]),
+        ({"top_k": 4}, [0, 1, 2, 3]),
+        ({"top_k": 2**31 - 1}, EVERY),
+        ({"top_p": 1e-9}, [2]),
+        ({"top_p": 5e-324}, [2]),
+        ({"top_p": 0.49}, [2]),
+        ({"top_p": 0.89}, [1, 2, 3]),
+        ({"top_p": 0.95}, [0, 1, 2, 3]),
+        ({"top_p": 0.97}, EVERY),
+        ({"min_p": 0.07}, EVERY),
+        ({"min_p": 0.11}, [0, 1, 2, 3]),
+        ({"min_p": 0.39}, [1, 2, 3]),
+        ({"min_p": 0.41}, [2]),
+        ({"min_p": 1.0}, [2]),
+        ({"top_k": 4, "min_p": 0.39}, [1, 2, 3]),
+        ({"top_k": 1, "top_p": 0.9, "min_p": 0.01}, [2]),
+        ({"top_p": 0.95, "min_p": 0.39}, [1, 2, 3]),
+    ],
+)
+def test_what_may_be_drawn(params: dict[str, Any], ids: list[int]) -> None:
+    assert kept(PROBABILITIES, **params) == ids
+
+
+def test_top_p_is_of_the_mass_that_top_k_left() -> None:
+    """Of 0.5 + 0.2 + 0.2 the best has 0.56; of all it has 0.5."""
+    assert kept(PROBABILITIES, top_p=0.53) == [1, 2, 3]
+    assert kept(PROBABILITIES, top_p=0.53, top_k=3) == [2]
+
+
+@pytest.mark.parametrize("params", [{"top_k": 2}, {"top_p": 0.6}])
+def test_equals_share_their_fate(params: dict[str, Any]) -> None:
+    """Either would fill the place that is left, and no sort may decide which."""
+    assert kept(PROBABILITIES, **params) == [1, 2, 3]
+    assert kept([0.06, 0.21, 0.5, 0.19, 0.04], **params) == [1, 2]
+
+
+@pytest.mark.parametrize("params", [{"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}])
+def test_several_best_all_stay(params: dict[str, Any]) -> None:
+    assert kept([0.3, 0.1, 0.3, 0.3], **params) == [0, 2, 3]
+
+
+@given(
+    st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=40),
+    st.integers(-1, 50),
+    st.floats(0, 1, exclude_min=True),
+    st.floats(0, 1),
+)
+def test_the_best_stay_and_whatever_stays_is_better_than_what_goes(
+    logits: list[float], top_k: int, top_p: float, min_p: float
+) -> None:
+    params = SamplingParams(top_k=top_k, top_p=top_p, min_p=min_p)
+    after: list[float] = narrowed(mx.array(logits), params).tolist()  # type: ignore[assignment]
+    stay = [before for before, value in zip(logits, after, strict=True) if value == before]
+    gone = [before for before, value in zip(logits, after, strict=True) if value == -math.inf]
+    assert len(stay) + len(gone) == len(logits)
+    assert max(stay) == max(logits)
+    assert not gone or min(stay) > max(gone)
+
+
+def drawn(probabilities: list[float], **params: Any) -> set[int]:
+    logits = mx.log(mx.array(probabilities))
+    return {Sampler().sample(sequence(seed=seed, **params), logits).id for seed in range(100)}
+
+
+def test_the_temperature_comes_first() -> None:
+    """At temperature 2 the best of 0.6, 0.3 and 0.1 has 0.47 of the mass."""
+    assert drawn([0.6, 0.3, 0.1], temperature=1.0, top_p=0.55) == {0}
+    assert drawn([0.6, 0.3, 0.1], temperature=2.0, top_p=0.55) == {0, 1}
+    assert drawn([0.6, 0.3, 0.1], temperature=2.0) == {0, 1, 2}
+
+
+def test_penalties_and_bias_come_before_all_that() -> None:
+    assert drawn([0.6, 0.3, 0.1], temperature=1.0, top_k=1, logit_bias={2: 5.0}) == {2}
+
+
+def test_logprobs_are_those_of_all_tokens() -> None:
+    sampled = Sampler().sample(sequence(temperature=1.0, seed=1, top_k=1, logprobs=2), LOGITS)
+    norm = math.log(sum(math.exp(x) for x in (0.0, 2.0, 1.0, -1.0)))
+    assert [value for _, value in sampled.top] == pytest.approx([2.0 - norm, 1.0 - norm], abs=1e-6)
+
+
+def test_a_greedy_choice_is_not_narrowed() -> None:
+    assert Sampler().sample(sequence(top_k=3, top_p=0.1, min_p=0.5), LOGITS).id == 1
+
+
+def test_a_narrowed_draw_is_fixed_by_seed_choice_and_position() -> None:
+    def draws(choice: int, seed: int) -> list[int]:
+        params: dict[str, Any] = {"temperature": 1.0, "seed": seed, "top_k": 30, "top_p": 0.9, "min_p": 0.1}
+        logits = mx.arange(50) / 50
+        return [Sampler().sample(sequence(choice, at, **params), logits).id for at in range(20)]
+
+    assert draws(0, 4) == draws(0, 4) == draws(1, 3)
+    assert draws(0, 4) != draws(0, 3)

@@ -42,6 +42,7 @@ WAYS: list[dict[str, Any]] = [
     {"repetition_penalty": 1.5},
     {"logit_bias": {"40": 5, "41": -5}, "logprobs": 4},
     {"temperature": 0.9, "seed": 3, "n": 3},
+    {"temperature": 1.5, "seed": 3, "n": 3, "top_k": 40, "top_p": 0.8, "min_p": 0.02},
     {"min_tokens": 4, "stop": ["a", "b"]},
 ]
 

@@ -354,7 +354,11 @@ def test_fail(tester: Client, worker: FakeWorker) -> None:
 
 @pytest.mark.parametrize(
     ("path", "body", "param"),
-    [("hold", {"phase": "sleep"}, "phase"), ("fail", {}, "method"), ("fail", {"method": "x"}, "method")],
+    [
+        ("hold", {"phase": "sleep"}, "phase"),
+        ("fail", {"method": 5}, "method"),
+        ("fail", {"method": "x"}, "method"),
+    ],
 )
 def test_a_wrong_test_command_names_the_field(tester: Client, path: str, body: object, param: str) -> None:
     response = tester.post(f"/v1/test/{path}", body)

@@ -98,7 +98,6 @@ def test_a_failing_forward_leaves_other_requests_alone(rig: Rig) -> None:
 
 
 def test_a_runner_passes_on_what_else_is_asked(rig: Rig) -> None:
-    assert rig.engine.runner.decode_equals_prefill()
     assert rig.engine.runner._seed is not None  # type: ignore[attr-defined]
 
 
@@ -152,6 +151,14 @@ def test_a_command_makes_the_next_forward_fail(worker: Worker) -> None:
     last = inbox.events[-1]
     assert isinstance(last, Failed)
     assert last.message == "the model failed: decode was asked to fail"
+
+
+def test_a_failure_that_was_asked_for_is_taken_back(worker: Worker) -> None:
+    worker.call("fail", method="decode", after_steps=0).result(WAIT)
+    worker.call("fail", method=None, after_steps=0).result(WAIT)
+    inbox = ask(worker, "a")
+    assert inbox.last.wait(WAIT)
+    assert isinstance(inbox.events[-1], Done)
 
 
 def test_draining_lets_what_runs_end_and_refuses_what_comes(worker: Worker) -> None:

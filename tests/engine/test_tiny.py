@@ -269,7 +269,6 @@ def test_tiny_fat_says_what_tiny_says() -> None:
     assert mx.array_equal(pair[0], pair[1])
     assert mx.array_equal(pair[2], pair[3])
     assert views[0].keys[0].shape[0] == 128
-    assert fat.decode_equals_prefill() == thin.decode_equals_prefill()
 
 
 @pytest.mark.parametrize("store", ["keys", "values"])

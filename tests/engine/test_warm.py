@@ -24,6 +24,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "bias": {"logit_bias": {40: 100.0, 41: 100.0}},
     "min tokens": {"ignore_eos": False, "min_tokens": 3, "logit_bias": dict.fromkeys(ENDS, 2e9)},
     "seeded": {"temperature": 2.0, "seed": 11},
+    "top k": {"temperature": 2.0, "seed": 11, "top_k": 5},
+    "top p": {"temperature": 1.0, "seed": 11, "top_p": 0.9},
+    "min p": {"temperature": 2.0, "seed": 11, "min_p": 0.05},
+    "narrowed in every way": {"temperature": 2.0, "seed": 11, "top_k": 50, "top_p": 0.9, "min_p": 0.01},
     "penalised and seeded": {
         "temperature": 1.0,
         "seed": 5,
