@@ -55,10 +55,15 @@ class Took:
 
 def took(case: Case, step: str) -> Took:
     """From the first request sent to the last one ended. The bundled engine counts its steps."""
-    got = case.workload.of(step)
     counted = [s.values["sequence"] for s in case.workload.during(step) if "sequence" in s.values]
     if case.facts.how == "engine" and len(counted) > 1:
         return Took(max(counted) - min(counted), "steps")
+    return took_seconds(case, step)
+
+
+def took_seconds(case: Case, step: str) -> Took:
+    """The same by the clock: a server that stands still for a client takes no steps meanwhile (life/5)."""
+    got = case.workload.of(step)
     return Took(max(o.ended for o in got) - min(o.sent for o in got), "seconds")
 
 
@@ -187,9 +192,10 @@ class Undelayed(Strict):
 @register("undelayed", "life/5", Undelayed)
 def undelayed(args: Undelayed, case: Case) -> Finding:
     """Requests take at most 3 times as long beside a client that stops reading as without it (life/5)."""
-    alone = took_well(case, args.alone)
-    got, stalled = present(case, args.of), case.workload.of(args.stalled)
-    beside, bound, stuck = took(case, args.of), alone.bound(args.within), broken(got)
+    case.requests(args.alone)
+    alone, stalled = took_seconds(case, args.alone), case.workload.of(args.stalled)
+    got = present(case, args.of)
+    beside, bound, stuck = took_seconds(case, args.of), alone.bound(args.within), broken(got)
     lines = [f"{args.alone}  {alone}", f"{args.of}  {beside}"]
     lines += [f"{o.id}  sent {o.sent:.3f}  ended {o.ended:.3f}  left {o.left}" for o in stalled]
     slow = beside.value > bound

@@ -256,10 +256,16 @@ def test_hidden_work_is_unobservable() -> None:
 
 
 def beside(took: float = 1, until: float = 30, how: str = "stop_reading", **changes: Any) -> Verdict:
+    """Four alone for a second, four beside a silent client; the engine's steps stand still."""
     plan = ask("stalled", suffix(7)).model_copy(update={"leave": {"how": how}})
     stalled = reply(plan, 9, until, left="decoding")
     made = workload(
-        *some("alone", 4, 0), stalled, *some("others", 4, 10, took, **changes), facts=facts(how="serve")
+        *some("alone", 4, 0),
+        stalled,
+        *some("others", 4, 10, took, **changes),
+        *(span(step, at, at + 5, requests=4) for step, at in (("alone", 0), ("others", 10))),
+        *(sample(at, step, sequence=at * 10) for step, at in (("alone", 0), ("alone", 1), ("others", 10))),
+        sample(10.1, "others", sequence=101),
     )
     return judge("undelayed", made, of="others", alone="alone", stalled="stalled")
 
