@@ -113,7 +113,7 @@ class TruncateEntryOnPartialMatch(PagedStorage):
             self.pool.forget(entry.block)
 
 
-@fault("leak_ref_on_abort", "C03", "life/1", seam="scheduler")
+@fault("leak_ref_on_abort", "C03", "life/1 life/2", seam="scheduler")
 class LeakRefOnAbort(Scheduler):
     """A request whose client went away keeps its blocks pinned for ever."""
 
@@ -176,4 +176,5 @@ def known() -> list[Fault]:
     return [FAULTS[name] for name in sorted(FAULTS)]
 
 
+from engine import faults_identity as faults_identity  # noqa: E402  registers its own with what stands above
 from engine import faults_reuse as faults_reuse  # noqa: E402  registers its own with what stands above
