@@ -69,6 +69,7 @@ class Requests:
     in_loop: bool = False
     _counts: dict[str, int] = field(default_factory=dict)
     """How many requests each name has had, in all rounds so far."""
+    _makers: dict[bool, Prompts] = field(default_factory=dict)
 
     # What a step asks
 
@@ -265,7 +266,11 @@ class Requests:
         return step.leave.model_dump(exclude_none=True)
 
     def _prompts(self, is_ids: bool) -> Prompts:
-        return Prompts(self.spec.texts, self.symbols, self.vocabulary, is_ids, self._earlier)
+        """One maker for each form, kept: it finds out once which tokens are plain."""
+        if is_ids not in self._makers:
+            texts = self.spec.texts
+            self._makers[is_ids] = Prompts(texts, self.symbols, self.vocabulary, is_ids, self._earlier)
+        return self._makers[is_ids]
 
     def _earlier(self, name: str) -> list[tuple[str, Body]]:
         return [(one.request.id, one.body) for one in self.made[name]]
