@@ -109,7 +109,9 @@ Part = Annotated[
 ]
 Parts = Annotated[list[Part], Field(min_length=1)]
 Salt = Literal["shared", "private"] | str
-"""`shared`: the workload's own. `private`: one for each request. Else a label: equal labels, equal salt."""
+"""`shared`: the workload's own. `private`: one for each request. `none`: none at all. `adapter:a`: just what
+the target calls that adapter. Else a label: equal labels, equal salt."""
+ADAPTER_SALT = "adapter:"
 
 
 class Message(Strict):

@@ -210,6 +210,9 @@ class GenerationBody(_Body):
         Top | None, Field(description="top k of every prompt token; such a request adopts nothing")
     ] = None
     user: str | None = None
+    request_id: Annotated[
+        str | None, Field(min_length=1, max_length=128, description="the reply's id, for /v1/abort")
+    ] = None
     trace: bool = False
 
     @property
@@ -345,6 +348,12 @@ class AdapterBody(_Body):
 
     name: str
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
+
+
+class AbortBody(_Body):
+    """POST /v1/abort: ends a request by the id of its reply, which is its `request_id` if it named one."""
+
+    id: Annotated[str, Field(min_length=1)]
 
 
 class HoldBody(_Body):

@@ -176,4 +176,5 @@ def known() -> list[Fault]:
     return [FAULTS[name] for name in sorted(FAULTS)]
 
 
+from engine import faults_identity as faults_identity  # noqa: E402  registers its own with what stands above
 from engine import faults_reuse as faults_reuse  # noqa: E402  registers its own with what stands above

@@ -99,6 +99,12 @@ class Scheduler:
             self.counts["withdrawn_total"] += not live.admitted
             self._leave(request_id)
 
+    def abort(self, request_id: str) -> None:
+        """Drop a request whose client still listens, and tell it."""
+        sink = self.live[request_id].sink
+        self.cancel(request_id)
+        sink(Failed(409, "the request was aborted", "request_aborted"))
+
     @property
     def busy(self) -> bool:
         return bool(self.waiting or self.running)

@@ -26,6 +26,7 @@ from starlette.responses import Response
 import engine
 from engine import metrics, openapi
 from engine.api import (
+    AbortBody,
     AdapterBody,
     ApiError,
     B,
@@ -150,6 +151,7 @@ class Routes:
             ("GET", "/v1/cache/stats", self.stats),
             ("POST", "/v1/cache/reset", self.reset),
             ("POST", "/v1/cache/mark", self.mark),
+            ("POST", "/v1/abort", self.abort),
         ]
         test: list[Route] = [
             ("POST", "/v1/test/overwrite", self.overwrite),
@@ -187,7 +189,7 @@ class Routes:
         adapter = self._adapter(body.model)
         wants = body.wants(params.logprobs)
         reply = kind(
-            id=f"{'chatcmpl' if kind is ChatReply else 'cmpl'}-{uuid.uuid4().hex}",
+            id=body.request_id or f"{'chatcmpl' if kind is ChatReply else 'cmpl'}-{uuid.uuid4().hex}",
             model=body.model or self._worker.model_name,
             codec=self._worker.tokenizer,
             wants=wants,
@@ -299,6 +301,10 @@ class Routes:
 
     async def mark(self) -> Response:
         return json_response({"marked": True, **await self._call("mark")})
+
+    async def abort(self, request: HttpRequest) -> Response:
+        body = parse(AbortBody, await read_body(request))
+        return json_response(await self._call("abort", reply_id=body.id))
 
     async def overwrite(self, request: HttpRequest) -> Response:
         body = await read(OverwriteBody, request)

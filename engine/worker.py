@@ -101,7 +101,8 @@ class Worker:
         return self._snapshot
 
     def call(self, name: str, **kwargs: Any) -> Future[Any]:
-        """Run between steps: "reset", "mark", "overwrite" (block), "adapter" (adapter, seed), "integrity"."""
+        """Run between steps: "reset", "mark", "abort" (reply_id), "overwrite" (block), "adapter" (adapter,
+        seed), "integrity"."""
         future: Future[Any] = Future()
         self._post(lambda: _settle(future, lambda: getattr(self, f"_call_{name}")(**kwargs)))
         return future
@@ -171,6 +172,11 @@ class Worker:
             queue = f"the queue is full ({self.config.max_queue} requests are waiting)"
             self._reject()
             self._outbox.append((sink, Failed(503, queue if full else "the server is draining")))
+            return
+        if request.id in self._engine.scheduler.live:
+            self._reject()
+            taken = "another request that runs has this id"
+            self._outbox.append((sink, Failed(409, taken, "invalid_request_error", "request_id")))
             return
         self._engine.scheduler.add(request, lambda event: self._outbox.append((sink, event)))
 
@@ -258,6 +264,14 @@ class Worker:
         mx.reset_peak_memory()
         self._publish()
         return {"marked": True, "sequence": self._snapshot["sequence"]}
+
+    def _call_abort(self, reply_id: str) -> dict[str, Any]:
+        """End what runs for a reply; its parts are called by its id and a number."""
+        scheduler = self._engine.scheduler
+        found = [request_id for request_id in scheduler.live if request_id.rpartition("-")[0] == reply_id]
+        for request_id in found:
+            scheduler.abort(request_id)
+        return {"aborted": len(found)}
 
     def _call_overwrite(self, block: int) -> dict[str, Any]:
         """Test mode: replace a live block's rows by their negatives; every borrower must notice."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from conformance.judges import (
     adopt,
     base,
+    beside,
     chosen,
     count,
     foot,
@@ -15,6 +16,7 @@ from conformance.judges import (
     kept,
     key,
     ladder,
+    ledger,
     life,
     out,
     reuse,
@@ -23,6 +25,6 @@ from conformance.judges import (
 from conformance.judges.base import JUDGES, Judge, register
 
 __all__ = [
-    "JUDGES", "Judge", "adopt", "base", "chosen", "count", "foot", "general", "kept", "key", "ladder", "life",
-    "out", "register", "reuse", "store",
+    "JUDGES", "Judge", "adopt", "base", "beside", "chosen", "count", "foot", "general", "kept", "key",
+    "ladder", "ledger", "life", "out", "register", "reuse", "store",
 ]  # fmt: skip

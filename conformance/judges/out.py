@@ -124,6 +124,23 @@ def compare(
     return found or (_logprob_difference(reply, solo, other) if grade == "bits" else None)
 
 
+def apart_from_solo(case: Case, outcomes: Sequence[Outcome]) -> tuple[Outcome, str] | None:
+    """The first reply that parts from its solo run at the target's grade, and how; None when none does."""
+    solos = [solo_of(case, outcome) for outcome in outcomes]
+    grade = effective_grade(case, [*outcomes, *solos], "target")
+    cold_equals_cold(case, outcomes, grade)
+    for outcome, solo in zip(outcomes, solos, strict=True):
+        if difference := compare(case, grade, outcome, solo):
+            return outcome, _parts(outcome, difference)
+    _guard_decided(case, grade, solos)
+    return None
+
+
+def content_of(outcome: Outcome) -> Sequence[int | str]:
+    """What a reply says, as exactly as it came: ids, else token texts, else text."""
+    return _sequence(outcome) or outcome.text
+
+
 def _sequence(outcome: Outcome) -> Sequence[int | str] | None:
     return outcome.token_ids if outcome.token_ids is not None else outcome.logprob_tokens
 
@@ -256,11 +273,6 @@ def owncontent_of(args: OwnContent, case: Case) -> Finding:
     if stolen is None:
         return found
     return Finding(found.expected, found.observed, stolen[1], stolen[0].id)
-
-
-def content_of(outcome: Outcome) -> Sequence[int | str]:
-    """What a reply says, as exactly as it came: ids, else token texts, else text."""
-    return _sequence(outcome) or outcome.text
 
 
 def guard_distinct(got: Sequence[Outcome], solos: Sequence[Outcome]) -> None:

@@ -107,6 +107,51 @@ def test_a_client_that_leaves_gives_everything_back(
     assert rise == [computed + 1, generated + 1], "work went on after the client had left"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_abort_gives_everything_back_and_is_told(engine: Engine, phase: str, stream: bool) -> None:
+    held, after, computed, generated = PHASES[phase]
+    before = engine.worker.stats()
+    engine.hold(held, after)
+    with closing(engine.open(stream=stream, request_id="mine")) as connection:
+        engine.until(_did(before, computed, generated, waiting=held == "queued"))
+        assert engine.post("/v1/abort", {"id": "mine"}) == {"aborted": 1}
+        rest = engine.until(lambda stats: stats["cancelled_total"] > before["cancelled_total"])
+        assert (rest["running"], rest["waiting"], rest["paged_blocks_referenced"]) == (0, 0, 0)
+        assert "the request was aborted" in _until_closed(connection)
+
+
+def _until_closed(connection: socket.socket) -> str:
+    """All that comes until an error body or event has come whole."""
+    data = b""
+    while b"the request was aborted" not in data:
+        piece = connection.recv(65536)
+        assert piece, data
+        data += piece
+    return data.decode()
+
+
+def test_an_abort_of_nobody_ends_nothing(engine: Engine) -> None:
+    assert engine.post("/v1/abort", {"id": "nobody"}) == {"aborted": 0}
+
+
+def test_a_reply_is_called_as_its_client_asked(engine: Engine) -> None:
+    assert engine.complete(request_id="mine")["id"] == "mine"
+
+
+def test_an_id_that_is_in_use_is_refused(engine: Engine) -> None:
+    engine.hold("decode", 1)
+    before = engine.worker.stats()
+    with closing(engine.open(request_id="mine")) as first:
+        engine.until(lambda stats: stats["running"] == 1)
+        body = {"prompt": PROMPT, "request_id": "mine"}
+        again = requests.post(engine.url + "/v1/completions", json=body, timeout=PATIENCE)
+        assert (again.status_code, again.json()["error"]["param"]) == (409, "request_id")
+        engine.hold(None)
+        assert len(json.loads(_read_to_end(first))["choices"][0]["text"]) > 0
+    assert engine.worker.stats()["rejected_total"] == before["rejected_total"] + 1
+
+
 def _did(
     before: dict[str, Any], computed: int, generated: int, waiting: bool
 ) -> Callable[[dict[str, Any]], bool]:
