@@ -41,8 +41,9 @@ class FifoPool(BlockPool):
 
     def _settle(self, block: int) -> None:
         super()._settle(block)
-        self._births += 1
-        self._born.setdefault(block, self._births)
+        if self.is_kept(block):
+            self._births += 1
+            self._born.setdefault(block, self._births)
 
     def forget(self, block: int) -> None:
         super().forget(block)
@@ -56,7 +57,7 @@ class CarelessPool(BlockPool):
     """Whoever lets go of a block first lets go of it for all."""
 
     def release(self, table: Iterable[int]) -> None:
-        held = [block for block in table if block in self._refs]
+        held = list(dict.fromkeys(block for block in table if block in self._refs))
         self._refs |= dict.fromkeys(held, 1)
         super().release(held)
 

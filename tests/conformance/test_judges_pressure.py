@@ -43,7 +43,8 @@ def test_a_cache_that_fills_its_budget_passes() -> None:
 
 @pytest.mark.parametrize(("gauge", "value", "over"), [("live", 11.0, 1), ("bytes_in_use", 12_000.0, 2000)])
 def test_a_cache_that_grows_over_its_budget_fails(gauge: str, value: float, over: int) -> None:
-    verdict = budget(**{gauge: value})
+    told: dict[str, Any] = {gauge: value}
+    verdict = budget(**told)
     assert verdict.status is Status.FAIL
     assert f"{gauge} is {value:g} at 0.500 s (during strangers), {over} over the declared" in verdict.witness
 
@@ -263,7 +264,8 @@ FAILED = {"status": 500, "error": "the model failed", "first": None, "token_ids"
 
 
 def broken(
-    how: dict[str, Any] = LEFT, written: float | None = 96, cached: int = 96, between: bool = False, **again: Any
+    how: dict[str, Any] = LEFT, written: float | None = 96, cached: int = 96, between: bool = False,
+    **again: Any,
 ) -> Verdict:  # fmt: skip
     first, second = cold("left"), cold("left").model_copy(update={"id": "again", "step": "again"})
     told = {} if written is None else {"computed_tokens": 100.0}

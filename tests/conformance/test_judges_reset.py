@@ -152,7 +152,7 @@ def test_a_reset_beside_no_decode_is_vacuous(how: dict[str, Any], reason: str) -
 
 # ---- reset/3
 
-OLD = {"token_ids": [5] * 8}
+OLD: dict[str, Any] = {"token_ids": [5] * 8}
 
 
 def reloaded(cached: int = 0, old: dict[str, Any] = OLD, warm: int = 192, **how: Any) -> Verdict:
