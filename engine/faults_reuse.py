@@ -112,7 +112,7 @@ class SecondNames(PagedStorage):
         self.pool.keep(block)
 
 
-@fault("copy_on_adopt", "C05", "store/4 store/1", seam="paged")
+@fault("copy_on_adopt", "C05", "store/4 store/1 evict/5", seam="paged")
 class CopyOnAdopt(SecondNames):
     """Each adopter gets a copy of the prefix, which stays stored beside the original."""
 

@@ -11,6 +11,7 @@ from conformance.judges import (
     beside,
     chosen,
     count,
+    evict,
     foot,
     general,
     kept,
@@ -19,12 +20,15 @@ from conformance.judges import (
     ledger,
     life,
     out,
+    pressure,
+    reset,
     reuse,
     store,
+    tmpl,
 )
 from conformance.judges.base import JUDGES, Judge, register
 
 __all__ = [
-    "JUDGES", "Judge", "adopt", "base", "beside", "chosen", "count", "foot", "general", "kept", "key",
-    "ladder", "ledger", "life", "out", "register", "reuse", "store",
+    "JUDGES", "Judge", "adopt", "base", "beside", "chosen", "count", "evict", "foot", "general", "kept",
+    "key", "ladder", "ledger", "life", "out", "pressure", "register", "reset", "reuse", "store", "tmpl",
 ]  # fmt: skip
