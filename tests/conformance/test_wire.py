@@ -13,19 +13,11 @@ from typing import Any
 
 import pytest
 
+from conformance.connecting import Address, connect, connect_again, describe, parse_address
 from conformance.launch import free_port
-from conformance.wire import (
-    Address,
-    Call,
-    EventSplitter,
-    Exchange,
-    Leaving,
-    RawReply,
-    connect,
-    connect_again,
-    describe,
-    parse_address,
-)
+from conformance.leaving import Leaving
+from conformance.sse import EventSplitter
+from conformance.wire import Call, Exchange, RawReply
 from tests.conformance.fakeserver import CERTIFICATE, Behaviour, FakeServer, Fault, fake_server
 
 TIMEOUT = 10.0
@@ -371,13 +363,13 @@ class Connections:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conformance.wire._PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("conformance.connecting._PAUSES", (0.0, 0.0))
 
 
 @pytest.mark.usefixtures("no_pauses")
 def test_the_set_up_of_a_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Connections(2, ConnectionRefusedError())
-    monkeypatch.setattr("conformance.wire.connect", fake)
+    monkeypatch.setattr("conformance.connecting.connect", fake)
     assert connect_again(Address("h", 1), TIMEOUT) == "a socket"  # type: ignore[comparison-overlap]
 
 
@@ -388,7 +380,7 @@ def test_the_set_up_of_a_connection_is_tried_again(monkeypatch: pytest.MonkeyPat
 )
 def test_the_tries_are_few(error: OSError, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Connections(99, error)
-    monkeypatch.setattr("conformance.wire.connect", fake)
+    monkeypatch.setattr("conformance.connecting.connect", fake)
     with pytest.raises(type(error)):
         connect_again(Address("h", 1), TIMEOUT)
     assert fake.tries == tries
