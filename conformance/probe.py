@@ -47,11 +47,8 @@ def _holds(target: Target, check: Check) -> bool:
         return False
     if check.text is not None:
         return check.text in reply.text
-    found = (
-        reply.headers.get(check.header.lower())
-        if check.header
-        else pick(as_json(reply.text), check.path or "")
-    )
+    header, path = check.header, check.path or ""
+    found = reply.headers.get(header.lower()) if header else pick(as_json(reply.text), path)
     if check.equals is not None:
         return bool(found == check.equals)
     return found is not None and str(found).startswith(check.starts or "")

@@ -230,7 +230,7 @@ def _refusal(raw: RawReply) -> str:
     told = _message(as_json(body), body)
     if 300 <= (raw.status or 0) < 400:
         where = _shorten(raw.headers.get("location", "nowhere"))
-        return f"status {raw.status}: a redirect to {where}; a prompt is sent once, to the address that was given"
+        return f"status {raw.status}: a redirect to {where}; no prompt goes to another address than was given"
     wait = raw.headers.get("retry-after")
     asked = f" (Retry-After: {_shorten(wait)}; a prompt that was sent is not sent again)" if wait else ""
     return f"status {raw.status}: {told}{asked}"

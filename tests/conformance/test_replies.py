@@ -197,8 +197,8 @@ def test_a_bad_event_is_an_error_in_words(payload: Any, error: str) -> None:
         (404, b"no\n  such route", "status 404: no such route"),
         (501, b"\n<html>\n  none  </html>", "status 501: an HTML page"),
         (500, b"x" * 500, "status 500: " + "x" * 119 + "…"),
-        (200, b"{oh", "the reply is no JSON: {oh"),
-        (200, b"", "the reply is no JSON: "),
+        (200, b"{oh", "the reply (no content type) is no JSON: {oh"),
+        (200, b"", "the reply (no content type) is no JSON: "),
     ],
 )
 def test_a_refusal_is_an_error_in_words(status: int, body: Any, error: str) -> None:
