@@ -50,6 +50,8 @@ class Behaviour:
     """Whether a salt keeps prompts apart."""
     keeps_replies: bool = False
     fault: Fault | None = None
+    instead: Callable[[BaseHTTPRequestHandler, list[Json]], None] | None = None
+    """Gives the whole reply to such requests itself; is told the chunks of a lawful one."""
     status: int = 500
     after: int = 2
     """Tokens that a faulty stream gives before its fault."""
@@ -167,6 +169,8 @@ class Handler(BaseHTTPRequestHandler):
         elif fault == "status":
             error = {"error": {"message": "out of order", "type": "server_error"}}
             self._reply(behaviour.status, json.dumps(error).encode())
+        elif behaviour.instead is not None and behaviour.hits(data):
+            behaviour.instead(self, list(self._chunks(data)))
         elif refused:
             self._reply(400, json.dumps({"error": {"message": refused}}).encode())
         elif data.get("stream"):
