@@ -69,7 +69,7 @@ class _Said:
         return Choice(
             index=index,
             token_ids=self.ids,
-            text=self.text,
+            text=_whole_characters(self.text),
             logprobs=self.logprobs,
             finish_reason=self.finish_reason,
         )
@@ -120,6 +120,13 @@ def _text(choice: Any) -> str:
     return first(choice, _TEXTS) or ""
 
 
+def _whole_characters(text: str) -> str:
+    """Halves of a character joined; what stays half is replaced: JSON can say it, no terminal can show it."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _ids(data: dict[str, Any], choice: Any, place: int, answer: Answer) -> Any:
     """A choice's ids: the dialect says where those of the first one stand."""
     if answer.ids is None:
@@ -136,6 +143,9 @@ def to_outcome(raw: RawReply, plan: PlannedRequest, arm: str, answer: Answer) ->
         _collect(raw, parts, answer)
     except Exception as bad:
         error = error or _what_is_wrong(bad)
+    if raw.left is not None:
+        # What a server says to a client that has left, or that had its request ended, is no failure.
+        error = None
     try:
         return _outcome(raw, plan, arm, parts, error)
     except Exception as bad:
@@ -168,10 +178,10 @@ def _outcome(raw: RawReply, plan: PlannedRequest, arm: str, parts: _Parts, error
         timed_out=raw.timed_out,
         finish_reason=said.finish_reason,
         token_ids=said.ids,
-        text=said.text,
+        text=_whole_characters(said.text),
         logprobs=said.logprobs,
         gaps=said.gaps(),
-        logprob_tokens=said.tokens or None,
+        logprob_tokens=list(map(_whole_characters, said.tokens)) or None,
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=usage.get("completion_tokens"),
         cached=parts.cached,
@@ -307,6 +317,5 @@ def _message(error: Any, body: str = "") -> str:
 def _shorten(text: str) -> str:
     start = text[: _SHOWN * 10]
     line = "an HTML page" if start.lstrip().startswith("<") else " ".join(start.split())
-    # Half a character (a lone surrogate) can be read from JSON, but not written to a terminal or a file.
-    line = line.encode(errors="replace").decode()
+    line = _whole_characters(line)
     return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"

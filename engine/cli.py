@@ -152,6 +152,7 @@ def _add_serve(commands: Any) -> None:
     test.add_argument(
         "--fault", metavar="NAME", help="build in a fault; `python -m engine faults` lists them"
     )
+    _add_count(test, "--hash-bytes", "bytes of a block's hash: fewer let hashes collide, 0 lets all")
     test.add_argument("--test-mode", action="store_true", help="add the routes under /v1/test")
 
 
@@ -210,7 +211,9 @@ def _add_model_options(parser: Any) -> None:
 def _add_model(commands: Any) -> None:
     model = commands.add_parser("model", help="the built-in models")
     actions = model.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    export = actions.add_parser("export", help="write a built-in model as a folder that mlx_lm.server loads")
+    export = actions.add_parser(
+        "export", help="write tiny, or a .gguf file, as a folder that mlx_lm.server loads"
+    )
     export.add_argument("directory", type=Path, metavar="DIR", help="folder to write; made where missing")
     _add_model_options(export)
     export.set_defaults(run=_export)
@@ -299,9 +302,13 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     from engine.export import export
+    from engine.unpack import unpack
 
     with _model_named():
-        export(arguments.directory, arguments.model, seed=arguments.model_seed)
+        if arguments.model.endswith(".gguf"):
+            unpack(arguments.model, arguments.directory)
+        else:
+            export(arguments.directory, arguments.model, seed=arguments.model_seed)
     print(f"wrote {arguments.model} to {arguments.directory}")
     return 0
 

@@ -179,14 +179,18 @@ def test_a_count_is_judged_as_it_came(run: Run, behaviour: Behaviour, name: str)
     assert words in said(result)
 
 
-def test_every_usage_of_a_stream_is_on_record(run: Run, behaviour: Behaviour, pytester: pytest.Pytester) -> None:
+def test_every_usage_of_a_stream_is_on_record(
+    run: Run, behaviour: Behaviour, pytester: pytest.Pytester
+) -> None:
     behaviour.instead = COUNTS["twice"][0]
     run()
     seen = read(pytester.path / "h.jsonl").workloads["area/storm", ""].of("four")
     assert [outcome.usages for outcome in seen] == [2] * 4
 
 
-def test_text_keeps_the_order_in_which_it_came(run: Run, behaviour: Behaviour, pytester: pytest.Pytester) -> None:
+def test_text_keeps_the_order_in_which_it_came(
+    run: Run, behaviour: Behaviour, pytester: pytest.Pytester
+) -> None:
     behaviour.instead = stream(lambda chunks: [*reversed(chunks), DONE])
     run().assert_outcomes(passed=2)
     seen = read(pytester.path / "h.jsonl").workloads["area/storm", ""]
