@@ -22,6 +22,8 @@ _DONE = b"[DONE]"
 _TEXTS = ["text", "delta.content", "message.content"]
 """Where a choice says its text: a completion, a piece of a chat reply, a whole one."""
 _SHOWN = 120
+_MOST_CACHED = 2**53
+"""More than any prompt has, and the last whole number that all readers of a history agree on."""
 
 
 class BadReply(Exception):
@@ -100,6 +102,8 @@ class _Parts:
         self.usages += isinstance(usage, dict)
         self.usage = usage if isinstance(usage, dict) else self.usage
         cached = first(data, answer.cached)
+        if isinstance(cached, int) and abs(cached) > _MOST_CACHED:
+            raise BadReply(f"a reply whose cached tokens are no count: {_shorten(str(cached))}")
         self.cached = cached if isinstance(cached, int) and not isinstance(cached, bool) else self.cached
         self.trace = (answer.trace and pick(data, answer.trace)) or self.trace
         self.rendered = self.rendered or first(data, answer.rendered)

@@ -69,6 +69,8 @@ class Behaviour:
     """More gauges on /stats, or other values for the usual ones."""
     pages: dict[str, Json | str] = field(default_factory=dict)
     """GET route -> body, instead of the usual ones."""
+    made: dict[str, Callable[[], str]] = field(default_factory=dict)
+    """GET route -> what makes its body each time."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ class Handler(BaseHTTPRequestHandler):
         self.state.readings += self.path == "/stats"
         pages = {"/health": {"status": "ok"}, "/v1/models": _models(), "/stats": _stats(self.state)}
         page = {**pages, **self.state.behaviour.pages}.get(self.path)
+        if self.path in self.state.behaviour.made:
+            page = self.state.behaviour.made[self.path]()
         body = page if isinstance(page, str) else json.dumps(page)
         self._reply(404 if page is None else 200, body.encode())
 

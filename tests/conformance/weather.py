@@ -10,6 +10,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
@@ -92,18 +93,30 @@ def usage_says(cached: Any) -> Weather:
 
 
 class Flood:
-    """Sends `piece` again and again, up to `most` bytes; `sent` is how much of it was taken."""
+    """Sends `piece` again and again, up to `most` bytes; `sent` is how much each client let go out."""
 
     def __init__(self, kind: str, first: bytes = b"", piece: bytes = MIB, most: int = 100 << 20) -> None:
         self._kind, self._first, self._piece, self._most = kind, first, piece, most
-        self.sent = 0
+        self.sent: list[int] = []
 
     def __call__(self, handler: BaseHTTPRequestHandler, chunks: list[Json]) -> None:
         head(handler, self._kind)
         handler.wfile.write(self._first)
-        while self.sent < self._most:
-            handler.wfile.write(self._piece)
-            self.sent += len(self._piece)
+        sent = 0
+        try:
+            while sent < self._most:
+                handler.wfile.write(self._piece)
+                sent += len(self._piece)
+        finally:
+            self.sent.append(sent)
+
+    def taken(self, clients: int) -> int:
+        """The most that any of the clients let go out, once all have been served."""
+        end = time.monotonic() + 10
+        while len(self.sent) < clients and time.monotonic() < end:
+            time.sleep(0.01)
+        assert len(self.sent) == clients
+        return max(self.sent)
 
 
 @contextmanager
