@@ -135,8 +135,7 @@ class Exchange:
     def _talk(self, sock: socket.socket) -> None:
         self._reply.sent = self.begun = self._clock()
         try:
-            self._send(sock)
-            self._read(sock)
+            self._converse(sock)
         except (TimeoutError, _NotTaken) as late:
             self._reply.timed_out = self._reply.left is None
             self._fail(str(late) or f"no end of the reply within {self._timeout:g} s")
@@ -145,8 +144,19 @@ class Exchange:
         except (_TooMuch, EndlessEvent) as error:
             self._fail(f"{error} ({self._so_far()})")
 
-    def _send(self, sock: socket.socket) -> None:
-        """All bytes, in the time of the whole request: a server that stops reading makes this wait."""
+    def _converse(self, sock: socket.socket) -> None:
+        """A server that refuses a request before its end has often said why, so the reply is read anyway."""
+        cut = self._send(sock)
+        try:
+            self._read(sock)
+        except h11.RemoteProtocolError as error:
+            raise cut or error from None
+
+    def _send(self, sock: socket.socket) -> ConnectionError | None:
+        """All bytes, in the time of the whole request: a server that stops reading makes this wait.
+
+        Returns what broke the connection, if anything did.
+        """
         left = memoryview(self._bytes)
         try:
             while left:
@@ -155,9 +165,9 @@ class Exchange:
         except TimeoutError:
             size = f"{len(self._bytes) - len(left)} of {len(self._bytes)} bytes"
             raise _NotTaken(f"the server took {size} of the request within {self._timeout:g} s") from None
-        except ConnectionError:
-            # One that refuses a request before its end has often said why.
-            return
+        except ConnectionError as error:
+            return error
+        return None
 
     def _read(self, sock: socket.socket) -> None:
         while not self._leave_now(sock):

@@ -70,7 +70,9 @@ class Behaviour:
     pages: dict[str, Json | str] = field(default_factory=dict)
     """GET route -> body, instead of the usual ones."""
     made: dict[str, Callable[[], str]] = field(default_factory=dict)
-    """GET route -> what makes its body each time."""
+    """Route -> what makes its body each time."""
+    redirects: dict[str, str] = field(default_factory=dict)
+    """POST route -> where it sends its client instead."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,12 @@ class Handler(BaseHTTPRequestHandler):
         data = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
         if self.path == "/v1/completions":
             self._complete(data)
+        elif self.path in self.state.behaviour.redirects:
+            self.send_response(307)
+            self.send_header("Location", self.state.behaviour.redirects[self.path])
+            self.end_headers()
+        elif self.path in self.state.behaviour.made:
+            self._reply(200, self.state.behaviour.made[self.path]().encode())
         elif self.path == "/tokenize":
             self._reply(200, json.dumps({"tokens": [ord(letter) for letter in data["prompt"]]}).encode())
         elif self.path == "/reset":
@@ -345,8 +353,8 @@ class FakeServer:
 
 
 @contextmanager
-def fake_server(behaviour: Behaviour | None = None, tls: bool = False) -> Iterator[FakeServer]:
-    server = FakeServer(behaviour or Behaviour(), tls=tls)
+def fake_server(behaviour: Behaviour | None = None, tls: bool = False, port: int = 0) -> Iterator[FakeServer]:
+    server = FakeServer(behaviour or Behaviour(), port, tls)
     thread = threading.Thread(target=server.http.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
