@@ -469,7 +469,8 @@ def test_ids_that_are_none_are_refused() -> None:
             target.encode("a")
 
 
-def test_an_endpoint_that_is_back_is_looked_at_anew() -> None:
+def test_an_endpoint_that_is_back_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.target.dialects", lambda: (dialect(),))
     with fake_server() as server:
         fleet = open_target(options(how="endpoint", url=server.url))
         first = fleet.main()

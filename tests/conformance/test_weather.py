@@ -276,12 +276,27 @@ def test_gauges_that_fall_or_are_no_numbers_end_nothing(
         return json.dumps({"live": next(told), "running": 0, "waiting": 0}).replace('"NaN"', "NaN")
 
     behaviour.made = {"/stats": page}
-    behaviour.instead = None
     assert run({"plain": stream(lawful)}).outcomes == {"plain": "passed", "fair": "passed"}
     samples = read(pytester.path / "h.jsonl").workloads["area/plain", ""].samples
     seen = [sample.values["live"] for sample in samples if "live" in sample.values]
     assert set(seen) <= {7.0, 3.0, -1.0, 1.0}
     assert any(after < before for before, after in itertools.pairwise(seen))
+
+
+def test_a_counter_that_falls_fails_its_expectation_and_ends_nothing(
+    run: Run, behaviour: Behaviour, pytester: pytest.Pytester
+) -> None:
+    counter = itertools.count(1000, -1)
+
+    def page() -> str:
+        return json.dumps({"live": 0, "running": 0, "waiting": 0, "sequence": next(counter)})
+
+    behaviour.made = {"/stats": page}
+    text = CASE.replace("NAME", "falling").replace("TOKENS", "3").replace("[count/1]", "[count/1, count/3]")
+    (pytester.path / "falling.yaml").write_text(f"{text}  - never_fall: {{}}\n")
+    seen = run({"plain": stream(lawful)}, "falling.yaml")
+    assert seen.outcomes == {"falling": "failed", "plain": "passed", "fair": "passed"}
+    assert "witness sequence fell from" in seen.texts["falling"]
 
 
 def test_an_endpoint_that_dies_between_two_cases_is_one_reason_for_all_others(
