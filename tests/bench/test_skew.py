@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench import skew
+from bench.streams import server
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +33,8 @@ def test_a_figure_that_is_not_reached_is_a_status(limit: str, monkeypatch: pytes
 
 
 def test_a_burst_that_fails_measures_nothing() -> None:
-    with skew.server() as url, skew._target(url) as target:
+    with server() as url, skew._target(url) as target:
         own = skew._singly(skew._drive(target, 2, 0).workload.outcomes)
     assert 0.5 <= own <= 1.0
-    with pytest.raises(RuntimeError, match="the burst failed: .'cannot connect to http"):
+    with pytest.raises(RuntimeError, match=r"the burst failed: .'cannot connect to http"):
         skew._drive(target, 1, 1)

@@ -429,16 +429,18 @@ def test_a_refusal_before_the_end_of_a_request_is_read() -> None:
     assert (reply.status, reply.body, reply.error) == (413, b"{}", None)
 
 
+def break_off(sock: socket.socket) -> None:
+    """Resets the connection in the middle of a request."""
+    sock.recv(1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
 def test_a_request_that_is_broken_off_says_so() -> None:
-    with raw_server(lambda sock: (sock.recv(1), _reset(sock))[1]) as url:
+    with raw_server(break_off) as url:
         big = replace(call(url), body=b"x" * (16 << 20))
         reply = Exchange(big, time.monotonic, TIMEOUT).run()
     assert reply.error == "connection reset before any reply"
-
-
-def _reset(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
 
 
 def test_what_a_flood_costs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
