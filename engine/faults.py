@@ -163,16 +163,14 @@ class ShapeDependentRows(CanonicalModel):
 class ReportWithoutReuse(PagedStorage):
     """Usage says that the prefix was adopted; every row of it was computed and stored once more."""
 
-    def admit(self, seq: Sequence) -> bool:
-        admitted = super().admit(seq)
-        if admitted:
-            self._promises[seq.request.id].blocks += seq.cached // self.size
-        return admitted
+    def matched(self, seq: Sequence) -> list[Entry]:
+        return []
 
     def adopt(self, seq: Sequence, blocks: list[int]) -> None:
-        super().adopt(seq, [])
-        seq.cached = len(blocks) * self.size // self.granule * self.granule
-        seq.epoch = -1 if blocks else self.epoch
+        found = super().matched(seq)
+        super().adopt(seq, blocks)
+        seq.cached = len(found) * self.size // self.granule * self.granule
+        seq.epoch = -1 if found else self.epoch
 
 
 def known() -> list[Fault]:
