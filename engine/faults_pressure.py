@@ -39,8 +39,8 @@ class FifoPool(BlockPool):
         self._born: dict[int, int] = {}
         self._births = 0
 
-    def _settle(self, block: int) -> None:
-        super()._settle(block)
+    def _put_back(self, block: int) -> None:
+        super()._put_back(block)
         if self.is_kept(block):
             self._births += 1
             self._born.setdefault(block, self._births)
@@ -110,8 +110,8 @@ class AdmitWhatNeverFits(PagedStorage):
     def can_ever_hold(self, prompt: int, longest: int, choices: int) -> bool:
         return True
 
-    def _need(self, seq: Sequence) -> int:
-        return min(super()._need(seq), self.pool.budget)
+    def _missing(self, seq: Sequence) -> int:
+        return min(super()._missing(seq), self.pool.budget)
 
     def extend(self, seq: Sequence, length: int) -> bool:
         if super().extend(seq, length):
@@ -126,10 +126,7 @@ class FailInsteadOfPreempt(Scheduler):
     """Under pressure a reply breaks off in its middle with an error."""
 
     def _preempt(self, request_id: str) -> None:
-        victims = [seq for seq in self.running if seq.request.id == request_id]
-        self._fail(request_id, "out of blocks")
-        for seq in victims:
-            seq.phase = Phase.WAITING
+        self.fail(request_id, "out of blocks")
 
 
 @fault("replay_token_on_resume", "C18", "evict/7", seam="scheduler")
