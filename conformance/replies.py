@@ -137,6 +137,9 @@ def to_outcome(raw: RawReply, plan: PlannedRequest, arm: str, answer: Answer) ->
         error = error or str(bad)
     except (KeyError, TypeError, AttributeError, ValueError) as bad:
         error = error or f"a reply of an unexpected shape: {type(bad).__name__} {bad}"
+    if raw.left is not None:
+        # What a server says to a client that has left, or that had its request ended, is no failure.
+        error = None
     try:
         return _outcome(raw, plan, arm, parts, error)
     except ValidationError as bad:

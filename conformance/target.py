@@ -18,6 +18,7 @@ from typing import Any, Literal
 import requests
 
 from conformance import calibrate, launch, preflight, probe, wire
+from conformance.asks import ADAPTER_SALT
 from conformance.dialect import Action, Dialect, as_json, dialects, pick, read_stats
 from conformance.footprint import tree
 from conformance.history import Facts, Outcome, PlannedRequest
@@ -180,7 +181,7 @@ class Target:
         fields |= ask.stream if planned.stream else {}
         fields |= self._wanted_logprobs(planned)
         fields |= {"model": model} if (model := self._model_of(planned)) else {}
-        fields |= {ask.salt: planned.salt} if ask.salt and planned.salt else {}
+        fields |= {ask.salt: self._salt_of(planned)} if ask.salt and planned.salt else {}
         fields |= {ask.id: id} if ask.id and id else {}
         fields |= _sampled(planned.sampling)
         return fields | (ask.cold if cold else {})
@@ -201,7 +202,16 @@ class Target:
     def _model_of(self, planned: PlannedRequest) -> str:
         if planned.adapter is None:
             return self.model
-        return self.dialect.ask.adapters[planned.adapter].format(model=self.model)
+        return self._adapter(planned.adapter)
+
+    def _salt_of(self, planned: PlannedRequest) -> str:
+        """The salt, or what this target calls the adapter that the salt names (key/7)."""
+        named = planned.salt.removeprefix(ADAPTER_SALT)
+        whole = named == planned.salt or named not in self.dialect.ask.adapters
+        return planned.salt if whole else self._adapter(named)
+
+    def _adapter(self, name: str) -> str:
+        return self.dialect.ask.adapters[name].format(model=self.model)
 
     def render(self, planned: PlannedRequest, *, cold: bool = False, id: str = "") -> wire.Call:
         """The request, ready to be put on a socket."""

@@ -78,5 +78,5 @@ def _storage(config: EngineConfig, parts: Parts, runner: Runner, reusable: bool)
     store = BlockStore(runner.shape, config.block_size)
     return parts.paged(
         store, config.blocks, granule=granule, share=config.share, publish_generated=reusable,
-        reserve=config.reserve,
+        reserve=config.reserve, hash_bytes=config.hash_bytes,
     )  # fmt: skip

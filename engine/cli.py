@@ -153,6 +153,7 @@ def _add_serve(commands: Any) -> None:
     test.add_argument(
         "--fault", metavar="NAME", help="build in a fault; `python -m engine faults` lists them"
     )
+    _add_count(test, "--hash-bytes", "bytes of a block's hash: fewer let hashes collide, 0 lets all")
     test.add_argument("--test-mode", action="store_true", help="add the routes under /v1/test")
 
 
@@ -211,7 +212,7 @@ def _add_model_options(parser: Any) -> None:
 def _add_model(commands: Any) -> None:
     model = commands.add_parser("model", help="the built-in models")
     actions = model.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    export = actions.add_parser("export", help="write a built-in model for other servers")
+    export = actions.add_parser("export", help="write tiny, or a .gguf file, for other servers")
     export.add_argument(
         "directory",
         type=Path,
@@ -321,8 +322,12 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _to_folder(place: Path, model: str, seed: int | None) -> None:
     from engine.export import export
+    from engine.unpack import unpack
 
-    export(place, model, seed=seed)
+    if model.endswith(".gguf"):
+        unpack(model, place)
+    else:
+        export(place, model, seed=seed)
 
 
 def _to_gguf(place: Path, model: str, seed: int | None) -> None:

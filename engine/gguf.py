@@ -9,7 +9,9 @@ Q8_0), and the only type that a CPU's BLAS multiplies fast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -65,26 +67,50 @@ _WORDS = (
 """How Llama 3 and Qwen 2 cut text before merges, but for the digits that stay together."""
 
 
+@dataclass(frozen=True)
+class Opened:
+    """What one file holds: the config.json that says the same, and fp32 weights in mlx-lm's names."""
+
+    config: dict[str, Any]
+    sizes: LlamaConfig
+    weights: dict[str, mx.array]
+    metadata: dict[str, Any]
+    stretched: mx.array | None
+    """What Llama 3 stretches the period of each rope pair by."""
+
+
 def load_gguf(path: str, grid: int) -> tuple[Runner, Tokenizer]:
     """Model and tokenizer of one file. Raises ModelError, with the reason, for one that is no such model."""
+    with _named(path):
+        found = opened(path)
+        rope = _rope(found.config, found.sizes, found.stretched)
+        vocabulary = len(found.metadata[f"{_TOKENIZER}tokens"])
+        runner = assemble(found.sizes, found.weights, vocabulary, grid, rope)
+        return runner, tokenizer_of(found.metadata)
+
+
+def opened(path: str) -> Opened:
+    """The file, read and unpacked. Raises ModelError as `load_gguf` does."""
     tensors, metadata = _read(path)
     config = config_of(metadata)
     accept(path, config)
+    with _named(path):
+        sizes = _sizes(config, tensors)
+        weights = weights_of(tensors, sizes, interleaved=config["model_type"] == "llama")
+        return Opened(config, sizes, weights, metadata, tensors.get("rope_freqs.weight"))
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Says of which file something is missing or refused; what says so already passes through."""
     try:
-        return _assembled(tensors, config, metadata, grid), tokenizer_of(metadata)
+        yield
     except KeyError as error:
         raise ModelError(f"cannot load {path!r}: it lacks {error.args[0]}") from None
     except ModelError as error:
+        if repr(path) in str(error):
+            raise
         raise ModelError(f"model {path!r} is refused: {error}") from None
-
-
-def _assembled(
-    tensors: Mapping[str, mx.array], config: Mapping[str, Any], metadata: Mapping[str, Any], grid: int
-) -> Runner:
-    sizes = _sizes(config, tensors)
-    weights = weights_of(tensors, sizes, interleaved=config["model_type"] == "llama")
-    rope = _rope(config, sizes, tensors.get("rope_freqs.weight"))
-    return assemble(sizes, weights, len(metadata[f"{_TOKENIZER}tokens"]), grid, rope)
 
 
 def _read(path: str) -> tuple[dict[str, mx.array], dict[str, Any]]:

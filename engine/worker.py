@@ -195,6 +195,7 @@ class Worker:
             "storage": self.config.storage,
             "sharing": self.config.share,
             "model": self.model_name,
+            "vocab": engine.tokenizer.vocab_size,
             "granule": engine.storage.granule,
             "chunk": self.config.chunk,
             "max_batch": self.config.max_batch,

@@ -5,7 +5,26 @@ Knows the registry and which modules fill it. Does not know how any of them rule
 
 from __future__ import annotations
 
-from conformance.judges import adopt, base, count, foot, key, life, out, store
+from conformance.judges import (
+    adopt,
+    base,
+    beside,
+    chosen,
+    count,
+    foot,
+    general,
+    kept,
+    key,
+    ladder,
+    ledger,
+    life,
+    out,
+    reuse,
+    store,
+)
 from conformance.judges.base import JUDGES, Judge, register
 
-__all__ = ["JUDGES", "Judge", "adopt", "base", "count", "foot", "key", "life", "out", "register", "store"]
+__all__ = [
+    "JUDGES", "Judge", "adopt", "base", "beside", "chosen", "count", "foot", "general", "kept", "key",
+    "ladder", "ledger", "life", "out", "register", "reuse", "store",
+]  # fmt: skip

@@ -174,6 +174,37 @@ def test_salts_shared_private_and_labelled() -> None:
     assert c == d == ["run-area/case-label-tenant"]
 
 
+def test_a_salt_may_be_left_out_or_be_an_adapters_name() -> None:
+    prompt = ["system"]
+    steps: list[dict[str, Any]] = [
+        {"send": "a", "prompt": prompt, "salt": "none"},
+        {"send": "b", "prompt": prompt, "salt": "adapter:x"},
+        {"send": "c", "prompt": prompt},
+    ]
+    made = make_plan(case(steps), "", facts(adapters=["x"], granule=12), "ci", "run", Ids())
+    a, b, c = (step.requests[0] for step in made.steps)
+    assert [a.salt, b.salt, c.salt] == ["", "adapter:x", "run-area/case"]
+    assert a.parts == b.parts == [12, 32], "a head keeps this workload apart from others"
+    assert ids(a) == ids(b)
+    assert ids(a)[12:] == ids(c)
+    another = make_plan(case(steps), "", facts(adapters=["x"], granule=12), "ci", "else", Ids())
+    assert ids(another.steps[0].requests[0])[:12] != ids(a)[:12]
+
+
+@pytest.mark.parametrize(
+    ("salt", "told", "reason"),
+    [
+        ("none", {"has_salt": False}, "no salt field"),
+        ("adapter:x", {"has_salt": False, "adapters": ["x"]}, "no salt field"),
+        ("adapter:x", {"adapters": ["y"]}, "serves no adapter 'x'"),
+    ],
+)
+def test_a_bare_salt_needs_a_field_and_an_adapter(salt: str, told: dict[str, Any], reason: str) -> None:
+    spec = case([{"send": "a", "prompt": ["system"], "salt": salt}])
+    with pytest.raises(Unobservable, match=reason):
+        make_plan(spec, "", facts(**told), "ci", "run", Ids())
+
+
 def test_arms_and_rungs_have_salts_of_their_own() -> None:
     steps = [{"send": "a", "prompt": ["system"]}]
     ladder: dict[str, Any] = {"for": {"n": ["1G", "2G"]}}

@@ -157,6 +157,12 @@ def test_a_client_that_left_gets_no_error() -> None:
     assert (found.error, found.left, found.token_ids) == (None, "decoding", [5])
 
 
+def test_a_refusal_after_the_client_left_is_no_error() -> None:
+    body = b'{"error": {"message": "aborted"}}'
+    found = outcome(RawReply(sent=0.5, ended=9.0, status=409, body=body, left="queued"))
+    assert (found.error, found.status, found.rejected) == (None, 409, True)
+
+
 def test_a_timeout_is_marked() -> None:
     assert streamed(done=False, error="no end", timed_out=True).timed_out
 

@@ -72,6 +72,7 @@ def test_every_option_reaches_the_config() -> None:
         *("--storage", "dense", "--block-size", "16", "--blocks", "99", "--grid", "64", "--chunk", "128"),
         *("--max-batch", "4", "--max-queue", "7", "--no-sharing", "--fault", "f", "--test-mode"),
         *("--blas", "builtin", "--determinism", "fast", "--reserve", "prompt", "--drain", "3"),
+        *("--hash-bytes", "2"),
     )
     assert given == EngineConfig(
         host="127.0.0.2",
@@ -92,6 +93,7 @@ def test_every_option_reaches_the_config() -> None:
         determinism="fast",
         reserve="prompt",
         drain=3,
+        hash_bytes=2,
     )
 
 
