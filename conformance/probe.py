@@ -60,6 +60,8 @@ def declared(target: Target, how: How) -> Facts:
     values = {name: _value(target, value) for name, value in dialect.facts.items()}
     said = {name: value for name, value in values.items() if value is not None}
     said.setdefault("model", target.listed or target.model)
+    if target.options.margin is not None:
+        said["margin"] = target.options.margin
     try:
         return Facts(
             dialect=dialect.dialect,

@@ -55,6 +55,8 @@ class TargetOptions:
     """Seconds for one request, and for a launched command to become ready."""
     progress: launch.Progress = field(default=lambda line: None, repr=False, compare=False)
     """Is told how the start of a server and a long workload go on."""
+    margin: float | None = None
+    """Top-2 gap above which a token counts as decided, where the user knows better than the dialect."""
     model: str | None = None
     allow: frozenset[str] = frozenset()
     """What may be done to an endpoint, which others may be using (`permission.py`)."""

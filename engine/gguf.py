@@ -23,8 +23,8 @@ from engine.tokenizer import HFTokenizer, Tokenizer
 GROUP = 32
 """Weights of one scale in Q4_0, Q4_1 and Q8_0."""
 
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_LAYER = {
+TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -37,8 +37,8 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_NEEDED = _LAYER.keys() - {"attn_q_norm", "attn_k_norm"}
-_SIZES = {
+_NEEDED = LAYER.keys() - {"attn_q_norm", "attn_k_norm"}
+SIZES = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
     "num_hidden_layers": "block_count",
@@ -129,7 +129,7 @@ def _plain(value: Any) -> Any:
 def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """GGUF metadata as the config.json that says the same."""
     kind = metadata.get("general.architecture")
-    named = {name: metadata.get(f"{kind}.{key}") for name, key in _SIZES.items()}
+    named = {name: metadata.get(f"{kind}.{key}") for name, key in SIZES.items()}
     config = {name: value for name, value in named.items() if value is not None}
     scaling = metadata.get(f"{kind}.rope.scaling.type", "none")
     if scaling != "none":
@@ -197,10 +197,10 @@ def weights_of(
 def _place(stem: str) -> str:
     """mlx-lm's name of a tensor."""
     block, number, name = (*stem.split(".", 2), "", "")[:3]
-    if block == "blk" and name in _LAYER:
-        return f"model.layers.{number}.{_LAYER[name]}"
-    if stem in _TOP:
-        return _TOP[stem]
+    if block == "blk" and name in LAYER:
+        return f"model.layers.{number}.{LAYER[name]}"
+    if stem in TOP:
+        return TOP[stem]
     raise ModelError(f"its tensor {stem!r} has no place in a Llama-family forward")
 
 
@@ -220,7 +220,7 @@ def _halves(rows: mx.array, heads: int) -> mx.array:
 
 def _check_whole(weights: Mapping[str, mx.array], sizes: LlamaConfig) -> None:
     layers = range(sizes.num_hidden_layers)
-    needed = [f"model.layers.{layer}.{_LAYER[name]}.weight" for layer in layers for name in sorted(_NEEDED)]
+    needed = [f"model.layers.{layer}.{LAYER[name]}.weight" for layer in layers for name in sorted(_NEEDED)]
     missing = [n for n in ("model.embed_tokens.weight", "model.norm.weight", *needed) if n not in weights]
     if missing:
         raise KeyError(f"the tensor of {missing[0]}")

@@ -212,6 +212,7 @@ def branches(args: Branches, case: Case) -> Finding:
     if wrong is not None:
         cold_equals_cold(case, got, grade)
     else:
+        need(case.block() > 1, "a block of one token is never partly filled")
         guard_distinct(got, solos)
         guard(in_flight_together(got), f"the branches of {args.of!r} took turns", times(got))
         _guard_inside_block(case, got)

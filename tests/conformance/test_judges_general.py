@@ -132,6 +132,22 @@ def test_one_reply_may_stand_for_all() -> None:
     assert same(made).status is Status.PASS
 
 
+@pytest.mark.parametrize(
+    ("has_salt", "prompt", "status"),
+    [
+        (False, range(1, 10), Status.UNOBSERVABLE),
+        (True, range(1, 10), Status.PASS),
+        (False, range(9), Status.PASS),
+    ],
+)
+def test_a_salt_that_is_a_head_makes_another_prompt(has_salt: bool, prompt: range, status: Status) -> None:
+    later = reply(ask("later", prompt), 5, 6, token_ids=[1], logprobs=[-1])
+    first = reply(ask("first", range(9)), 0, 1, token_ids=[1], logprobs=[-1])
+    verdict = same(workload(first, later, facts=facts(has_salt=has_salt)))
+    assert verdict.status is status
+    assert ("a head of its own" in verdict.reason) is (status is Status.UNOBSERVABLE)
+
+
 def test_same_as_needs_something_to_compare_with() -> None:
     with pytest.raises(ValidationError, match="say with `to` or `arm`"):
         JUDGES["same_as"].args.model_validate({"of": "later"})

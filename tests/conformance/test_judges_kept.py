@@ -213,6 +213,14 @@ def test_branches_at_the_edge_of_a_block_are_vacuous() -> None:
     assert verdict.reason == "the branches part after [200, 200, 200] tokens, at the edge of a block of 8"
 
 
+def test_blocks_of_one_token_are_never_partly_filled() -> None:
+    verdict = branches(branched(block=1, granule=1))
+    assert (verdict.status, verdict.reason) == (
+        Status.UNOBSERVABLE,
+        "a block of one token is never partly filled",
+    )
+
+
 def test_branches_that_adopt_nothing_are_vacuous() -> None:
     made = branched()
     for outcome in made.of("four"):
