@@ -85,3 +85,12 @@ class MissWithoutReason(Scheduler):
     def _account(self, live: Live, seq: Sequence) -> None:
         super()._account(live, seq)
         self.counts["missed_cold_total"] = 0
+
+
+@fault("everything_but_one_is_cached", "C10", "count/1 key/6", seam="paged")
+class EverythingButOneIsCached(PagedStorage):
+    """Usage says of each prompt, even a new one, that all but its last token were cached."""
+
+    def adopt(self, seq: Sequence, blocks: list[int]) -> None:
+        super().adopt(seq, blocks)
+        seq.cached = seq.prompt_tokens - 1

@@ -84,3 +84,25 @@ def _wipe(storage: Storage, seq: Sequence) -> None:
         for at, block in enumerate(seq.table):
             store.put(layer, block, 0, -k[at], -v[at])
     store.settle()
+
+
+@fault("leak_ref_before_first_token", "C03", "life/1", seam="scheduler")
+class LeakRefBeforeFirstToken(Scheduler):
+    """A client that goes away before its first token leaves its blocks pinned; later ones leave nothing."""
+
+    def cancel(self, request_id: str) -> None:
+        for seq in self.running:
+            if seq.request.id == request_id and not seq.generated:
+                seq.table = []
+        super().cancel(request_id)
+
+
+@fault("leak_ref_in_last_step", "C03", "life/1", seam="scheduler")
+class LeakRefInLastStep(Scheduler):
+    """A client that goes away just before its last token leaves its blocks pinned; others leave nothing."""
+
+    def cancel(self, request_id: str) -> None:
+        for seq in self.running:
+            if seq.request.id == request_id and len(seq.generated) == seq.request.params.max_tokens - 1:
+                seq.table = []
+        super().cancel(request_id)

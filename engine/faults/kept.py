@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from engine.faults.registry import fault
-from engine.index import Entry, Key
-from engine.sequence import Sequence
+from engine.faults.surgery import blank, forget
+from engine.index import Entry, Key, PrefixIndex
+from engine.scheduler import Scheduler
+from engine.sequence import Phase, Sequence
 from engine.storage import PagedStorage
 
 
@@ -141,3 +143,116 @@ class PublishAtAllocation(PagedStorage):
 
     def _own(self, seq: Sequence, at: int) -> None:
         """Written where it stands, though it has a name."""
+
+
+@fault("match_whole_entries_only", "C02", "adopt/1 store/2", seam="paged")
+class MatchWholeEntriesOnly(PagedStorage):
+    """A stored prompt is found only by a prompt that contains all of it, to the end of its reply."""
+
+    def matched(self, seq: Sequence) -> list[Entry]:
+        entries = super().matched(seq)
+        return [] if entries and self.index.below(entries[-1]) else entries
+
+
+@fault("keep_last_prompt_only", "C02", "store/2", seam="paged")
+class KeepLastPromptOnly(PagedStorage):
+    """There is room for one prompt: a short one between two uses of a long one loses the rest of it."""
+
+    def release(self, seq: Sequence) -> None:
+        kept = set(seq.table)
+        super().release(seq)
+        idle = [block for block in self.pool.kept if block not in kept and not self.pool.refs(block)]
+        forget(self, filter(None, map(self.index.entry, idle)))
+
+
+@fault("fork_without_copy", "C05", "out/5", seam="paged")
+class ForkWithoutCopy(PagedStorage):
+    """Choices of one request all go on in the block that their prompt ends in, over each other's rows."""
+
+    def _own(self, seq: Sequence, at: int) -> None:
+        if self.pool.is_kept(seq.table[at]):
+            super()._own(seq, at)
+
+
+@fault("copy_leaves_rows_behind", "C05", "out/5", seam="paged")
+class CopyLeavesRowsBehind(PagedStorage):
+    """A choice that writes in a shared block gets one of its own, without the rows that were in it."""
+
+    def _own(self, seq: Sequence, at: int) -> None:
+        shared = seq.table[at]
+        super()._own(seq, at)
+        if seq.table[at] != shared:
+            blank(self, [seq.table[at]])
+
+
+@fault("keep_hash_of_heads", "C06", "evict/4", seam="paged")
+class KeepHashOfHeads(PagedStorage):
+    """When the first block of a prompt is recycled, the index goes on to find it under its old name."""
+
+    def _evict_one(self) -> None:
+        block = self.pool.oldest()
+        entry = None if block is None else self.index.entry(block)
+        if entry is None or isinstance(entry.parent, Entry):
+            super()._evict_one()
+        else:
+            self.pool.forget(entry.block)
+            self.counts["evictions_lru"] += 1
+
+
+class RememberingIndex(PrefixIndex):
+    """Keeps a record of every block that was ever stored."""
+
+    def remove(self, block: int) -> None:
+        entry = self.entry(block)
+        super().remove(block)
+        if entry is not None:
+            self._entries[b"was " + entry.key] = entry
+
+
+@fault("index_never_shrinks", "C06", "store/8", seam="paged")
+class IndexNeverShrinks(PagedStorage):
+    """The index keeps something of every prompt that ever came: replies are right, and memory only grows."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.index = RememberingIndex(self.size, kwargs.get("hash_bytes", 16))
+
+
+@fault("publish_failed_chunk", "C07", "evict/8", seam="scheduler")
+class PublishFailedChunk(Scheduler):
+    """A chunk whose forward failed is offered to others like those before it, though it was never written."""
+
+    def fail(self, request_id: str, message: str, status: int = 500) -> bool:
+        for seq in self.running:
+            if seq.request.id == request_id and seq.phase is Phase.PREFILL:
+                seq.computed = min(seq.prompt_tokens, seq.computed + self.chunk)
+                self.storage.publish(seq)
+        return super().fail(request_id, message, status)
+
+
+@fault("publish_ahead_on_cancel", "C07", "evict/8", seam="scheduler")
+class PublishAheadOnCancel(Scheduler):
+    """When a client leaves during prefill, the chunk that was to come next is stored as if written."""
+
+    def cancel(self, request_id: str) -> None:
+        for seq in self.running:
+            stop = min(seq.prompt_tokens, seq.computed + self.chunk)
+            going = seq.request.id == request_id and seq.phase is Phase.PREFILL
+            if going and self.storage.extend(seq, stop):
+                seq.computed = stop
+                self.storage.publish(seq)
+        super().cancel(request_id)
+
+
+@fault("snapshot_each_turn", "C15", "evict/5 store/3", seam="paged")
+class SnapshotEachTurn(SecondNames):
+    """Whoever ends leaves a copy of all its blocks beside what is stored: a repeat costs a whole prompt."""
+
+    def release(self, seq: Sequence) -> None:
+        for original in filter(None, map(self.index.entry, seq.table)):
+            if self.pool.free:
+                fresh = self._take()
+                self.store.copy(original.block, fresh)
+                self.name_again(original, fresh)
+                self.pool.release([fresh])
+        super().release(seq)

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import mlx.core as mx
+
 from engine.faults.registry import fault
+from engine.index import Entry
 from engine.pool import BlockPool
 from engine.scheduler import Scheduler
 from engine.sequence import Phase, Sequence
@@ -132,3 +135,99 @@ class ReplayTokenOnResume(Scheduler):
             if seq.request.id == request_id and seq.generated:
                 seq.tokens.pop()
         super()._preempt(request_id)
+
+
+class StackPool(BlockPool):
+    """The block that became idle last goes first."""
+
+    def oldest(self) -> int | None:
+        return next(reversed(self._idle), None)
+
+
+@fault("evict_newest_first", "C14", "evict/1", seam="paged")
+class EvictNewestFirst(OtherPool):
+    """What was used last is evicted first: a prefix in regular use is never there."""
+
+    kind = StackPool
+
+
+@fault("clear_when_full", "C14", "evict/1", seam="paged")
+class ClearWhenFull(PagedStorage):
+    """When a block is wanted and none is free, everything that nobody reads is dropped at once."""
+
+    def _evict_one(self) -> None:
+        while self.pool.oldest() is not None:
+            super()._evict_one()
+
+
+@fault("never_evict_last_entry", "C15", "evict/5", seam="paged")
+class NeverEvictLastEntry(NeverEvict):
+    """The only prompt that is stored is never evicted: a second long one takes the cache over its budget."""
+
+    def _evict_one(self) -> None:
+        entries = [entry for entry in map(self.index.entry, self.pool.kept) if entry is not None]
+        heads = [entry for entry in entries if not isinstance(entry.parent, Entry)]
+        if len(heads) > 1:
+            PagedStorage._evict_one(self)
+        else:
+            super()._evict_one()
+
+
+@fault("hold_and_wait", "C16", "evict/6", seam="scheduler")
+class HoldAndWait(Scheduler):
+    """Requests that find no room to grow keep what they have and wait for each other's: all hang."""
+
+    def _decode(self, candidates: list[Sequence]) -> None:
+        super()._decode([seq for seq in candidates if self._extended(seq, seq.computed + 1)])
+
+
+@fault("ask_once_for_room", "C16", "evict/6", seam="paged")
+class AskOnceForRoom(PagedStorage):
+    """A request that once found no room is never looked at again, nor is anybody behind it in the queue."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._refused: set[Sequence] = set()
+
+    def admit(self, seq: Sequence) -> bool:
+        if seq in self._refused or not super().admit(seq):
+            self._refused.add(seq)
+            return False
+        return True
+
+
+@fault("stale_cached_count_on_resume", "C18", "evict/7", seam="paged")
+class StaleCachedCountOnResume(PagedStorage):
+    """A preempted request goes on from where it stood, over blocks that were given to others meanwhile."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._stood: dict[Sequence, int] = {}
+
+    def release(self, seq: Sequence) -> None:
+        self._stood[seq] = min(seq.computed, seq.prompt_tokens - 1) // self.size * self.size
+        super().release(seq)
+
+    def adopt(self, seq: Sequence, blocks: list[int]) -> None:
+        super().adopt(seq, blocks)
+        seq.computed = max(seq.computed, self._stood.pop(seq, 0))
+
+
+@fault("lose_token_on_resume", "C18", "evict/7", seam="scheduler")
+class LoseTokenOnResume(Scheduler):
+    """After a preemption a token counts as sent that never was: the reply is shorter by one."""
+
+    def _preempt(self, request_id: str) -> None:
+        for seq in self.running:
+            if seq.request.id == request_id and seq.generated:
+                seq.tokens.append(seq.tokens[-1])
+        super()._preempt(request_id)
+
+
+@fault("resume_without_replay", "C18", "evict/7", seam="scheduler")
+class ResumeWithoutReplay(Scheduler):
+    """A preempted request computes its prompt again, but not what it had said: the rest reads empty rows."""
+
+    def _begin(self, seq: Sequence, logits: mx.array) -> None:
+        seq.computed = max(seq.computed, len(seq.tokens) - 1)
+        super()._begin(seq, logits)

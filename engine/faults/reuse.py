@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.faults.registry import fault
+from engine.faults.surgery import forget_from
 from engine.index import Entry, Key
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
@@ -117,3 +118,73 @@ class FullHitLeavesNoToken(PagedStorage):
         whole = self.index.match(seq.root, seq.keys, seq.tokens)
         if len(whole) * self.size == seq.prompt_tokens:
             seq.cached = seq.prompt_tokens
+
+
+@fault("lend_to_two", "C01", "adopt/1 adopt/2", seam="paged")
+class LendToTwo(PagedStorage):
+    """Two requests at once may read a stored prefix; the third of a burst finds nothing and computes it."""
+
+    def matched(self, seq: Sequence) -> list[Entry]:
+        entries = super().matched(seq)
+        return [] if entries and self.pool.refs(entries[0].block) >= 2 else entries
+
+
+@fault("forget_after_hit", "C01", "store/3 adopt/2", seam="paged")
+class ForgetAfterHit(PagedStorage):
+    """A stored prefix serves those who come together; when the first of them ends, it is gone for good."""
+
+    def release(self, seq: Sequence) -> None:
+        head = self.index.entry(seq.table[0]) if seq.adopted and seq.table else None
+        super().release(seq)
+        if head is not None:
+            forget_from(self, head)
+
+
+@fault("store_when_finished", "C01", "adopt/3 adopt/4", seam="paged")
+class StoreWhenFinished(PagedStorage):
+    """A prompt is stored when its reply is complete: a burst on an empty cache shares nothing."""
+
+    def publish(self, seq: Sequence) -> None:
+        """Not yet."""
+
+    def release(self, seq: Sequence) -> None:
+        super().publish(seq)
+        super().release(seq)
+
+
+# ---- lengths and edges
+
+
+@fault("miss_at_block_edge", "C08", "adopt/6", seam="paged")
+class MissAtBlockEdge(PagedStorage):
+    """A prompt of whole blocks finds nothing, though a token more or less finds everything."""
+
+    def matched(self, seq: Sequence) -> list[Entry]:
+        return super().matched(seq) if seq.prompt_tokens % self.size else []
+
+
+@fault("cap_reuse_at_eight_blocks", "C08", "adopt/6 adopt/1", seam="paged")
+class CapReuseAtEightBlocks(PagedStorage):
+    """However long a stored prefix is, only its first few blocks are reused."""
+
+    def matched(self, seq: Sequence) -> list[Entry]:
+        return super().matched(seq)[:8]
+
+
+@fault("resume_one_token_late", "C08", "adopt/6 out/1", seam="paged")
+class ResumeOneTokenLate(PagedStorage):
+    """After a hit the first token behind the prefix is never computed: warm replies read nothing there."""
+
+    def adopt(self, seq: Sequence, blocks: list[int]) -> None:
+        super().adopt(seq, blocks)
+        if blocks and seq.computed < seq.prompt_tokens - 1:
+            seq.computed += 1
+
+
+@fault("full_hit_has_nothing_to_run", "C08", "adopt/6", seam="paged")
+class FullHitHasNothingToRun(PagedStorage):
+    """A prompt of whole blocks that is stored to its last token fails: no token is left to compute."""
+
+    def matched(self, seq: Sequence) -> list[Entry]:
+        whole = self.index.match(seq.root, seq.keys[: seq.prompt_tokens // self.size], seq.tokens)
+        return whole if self.share and seq.adopts else []
