@@ -160,14 +160,20 @@ class ClearWhenFull(PagedStorage):
             super()._evict_one()
 
 
+def _head(entry: Entry) -> Entry:
+    """The first block of an entry's chain."""
+    while isinstance(entry.parent, Entry):
+        entry = entry.parent
+    return entry
+
+
 @fault("never_evict_last_entry", "C15", "evict/5", seam="paged")
 class NeverEvictLastEntry(NeverEvict):
     """The only prompt that is stored is never evicted: a second long one takes the cache over its budget."""
 
     def _evict_one(self) -> None:
-        entries = [entry for entry in map(self.index.entry, self.pool.kept) if entry is not None]
-        heads = [entry for entry in entries if not isinstance(entry.parent, Entry)]
-        if len(heads) > 1:
+        idle = [block for block in self.pool.kept if not self.pool.refs(block)]
+        if len(set(map(_head, filter(None, map(self.index.entry, idle))))) > 1:
             PagedStorage._evict_one(self)
         else:
             super()._evict_one()

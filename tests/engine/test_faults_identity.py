@@ -203,3 +203,32 @@ def test_a_miss_without_a_reason() -> None:
         engine.scheduler.step()
     counts = engine.scheduler.counts
     assert (counts["requests_total"], counts["missed_cold_total"], counts["hits"]) == (1, 0, 0)
+
+
+def test_everything_but_one_is_cached() -> None:
+    engine = rig("everything_but_one_is_cached")
+    assert one(engine, engine.prompt(PROMPT)).cached == PROMPT - 1
+    assert one(rig(None), engine.prompt(PROMPT)).cached == 0
+
+
+def held_after_leaving(name: str | None, steps: int) -> int:
+    """Blocks that stay referenced when a client of three tokens leaves after so many steps."""
+    engine = rig(name)
+    client = engine.add(engine.prompt(16), max_tokens=3)
+    for _ in range(steps):
+        engine.scheduler.step()
+    engine.scheduler.cancel(client.request.id)
+    assert not engine.scheduler.busy
+    return engine.paged.pool.referenced
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        (None, [0, 0, 0]),
+        ("leak_ref_before_first_token", [2, 0, 0]),
+        ("leak_ref_in_last_step", [0, 0, 5]),
+    ],
+)
+def test_leaving_in_each_phase(name: str | None, held: list[int]) -> None:
+    assert [held_after_leaving(name, steps) for steps in (1, 2, 3)] == held
