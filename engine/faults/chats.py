@@ -44,3 +44,13 @@ class MatchChatsShort(PagedStorage):
     def matched(self, seq: Sequence) -> list[Entry]:
         entries = super().matched(seq)
         return entries[: len(entries) // 2]
+
+
+@fault("strip_old_messages", "C20", "tmpl/2", seam="tokenizer")
+class StripOldMessages:
+    """The chat template trims all messages but the last: a turn that ended in a space differs later."""
+
+    def render_chat(self, messages: Rows[dict[str, str]], add_generation_prompt: bool = True) -> list[int]:
+        older = [message | {"content": message["content"].strip()} for message in messages[:-1]]
+        rendered: list[int] = super().render_chat([*older, *messages[-1:]], add_generation_prompt)  # type: ignore[misc]
+        return rendered

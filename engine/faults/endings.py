@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from engine.faults.registry import fault
 from engine.scheduler import Scheduler
@@ -106,3 +107,32 @@ class LeakRefInLastStep(Scheduler):
             if seq.request.id == request_id and len(seq.generated) == seq.request.params.max_tokens - 1:
                 seq.table = []
         super().cancel(request_id)
+
+
+@fault("leak_ref_on_refusal", "C03", "life/1", seam="paged")
+class LeakRefOnRefusal(PagedStorage):
+    """A request that is refused because it can never fit leaves a block behind that nobody gives back."""
+
+    def can_ever_hold(self, prompt: int, longest: int, choices: int) -> bool:
+        fits = super().can_ever_hold(prompt, longest, choices)
+        if not fits:
+            self._take()
+        return fits
+
+
+@fault("leak_ref_when_queued", "C03", "life/1", seam="paged")
+class LeakRefWhenQueued(PagedStorage):
+    """A queued request pins what it will adopt; if its client leaves before it starts, that stays pinned."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._early: dict[Sequence, list[int]] = {}
+
+    def prepare(self, seq: Sequence) -> None:
+        super().prepare(seq)
+        self._early[seq] = [entry.block for entry in self.matched(seq)]
+        self.pool.retain(self._early[seq])
+
+    def admit(self, seq: Sequence) -> bool:
+        self.pool.release(self._early.pop(seq, []))
+        return super().admit(seq)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.dense import DenseStorage, Whole
 from engine.faults.registry import fault
 from engine.faults.surgery import blank, forget
 from engine.index import Entry, Key, PrefixIndex
@@ -256,3 +257,13 @@ class SnapshotEachTurn(SecondNames):
                 self.name_again(original, fresh)
                 self.pool.release([fresh])
         super().release(seq)
+
+
+@fault("lend_live_rows", "C05", "store/6", seam="dense")
+class LendLiveRows(DenseStorage):
+    """A stored sequence is lent without being taken or copied: all borrowers write into the same rows."""
+
+    def _take(self, seq: Sequence, entry: Whole | None, length: int) -> None:
+        super()._take(seq, entry, length)
+        if entry is not None:
+            self.entries.append(entry)

@@ -188,3 +188,12 @@ class FullHitHasNothingToRun(PagedStorage):
     def matched(self, seq: Sequence) -> list[Entry]:
         whole = self.index.match(seq.root, seq.keys[: seq.prompt_tokens // self.size], seq.tokens)
         return whole if self.share and seq.adopts else []
+
+
+@fault("forget_replies", "C01", "adopt/7", seam="paged")
+class ForgetReplies(PagedStorage):
+    """Only prompts are stored: each turn of a conversation computes again what the last one generated."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.publish_generated = False

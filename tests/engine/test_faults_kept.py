@@ -134,3 +134,17 @@ def test_repeats(name: str | None, grew: int) -> None:
     for _ in range(3):
         one(engine, prompt, max_tokens=1)
     assert engine.paged.pool.live - before == grew
+
+
+@pytest.mark.parametrize(
+    ("name", "cached", "equal"), [(None, [16, 0], [True, True]), ("lend_live_rows", [16, 16], [False, True])]
+)
+def test_lend_live_rows(name: str | None, cached: list[int], equal: list[bool]) -> None:
+    """Two that borrow what a dense storage holds; the second of them overwrites the first."""
+    engine = rig(name, storage="dense", blocks=256)
+    shared = engine.prompt(16, seed=1)
+    one(engine, shared)
+    clients = [engine.add(shared + engine.prompt(2, seed=seed), max_tokens=6) for seed in (2, 3)]
+    finish(engine)
+    assert [client.cached for client in clients] == cached
+    assert [c.ids() == expected(list(c.request.prompt), 6) for c in clients] == equal

@@ -223,6 +223,14 @@ def test_templates(name: str | None, seen: list[bool]) -> None:
     assert [kept(name, turn) for turn in (4, 6)] == seen
 
 
+@pytest.mark.parametrize(("name", "same"), [(None, True), ("strip_old_messages", False)])
+def test_a_turn_that_ends_in_a_space(name: str | None, same: bool) -> None:
+    render = build(EngineConfig(model="tiny"), parts_for(name)).tokenizer.render_chat
+    chat = [{"role": "user", "content": "One? "}, {"role": "assistant", "content": "1"}]
+    before, after = render(chat[:1]), render([*chat, {"role": "user", "content": "Two?"}])
+    assert (after[: len(before)] == before) is same
+
+
 @pytest.mark.parametrize(("name", "cached"), [(None, 16), ("match_chats_short", 8)])
 def test_match_chats_short(name: str | None, cached: int) -> None:
     engine = rig(name)

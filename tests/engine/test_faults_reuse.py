@@ -265,3 +265,12 @@ def test_full_hit_has_nothing_to_run(name: str | None, fails: bool) -> None:
     whole = engine.add(engine.prompt(8))
     finish(engine, whole)
     assert (whole.failed is not None) is fails
+
+
+@pytest.mark.parametrize(("name", "cached"), [(None, 20), ("forget_replies", 12)])
+def test_forget_replies(name: str | None, cached: int) -> None:
+    engine = rig(name)
+    prompt = engine.prompt(12)
+    first = engine.add(prompt, max_tokens=9)
+    finish(engine, first)
+    assert run(engine, [*prompt, *first.ids(), *engine.prompt(2, seed=2)]) == [cached]
