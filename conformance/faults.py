@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,13 +102,17 @@ def known() -> dict[str, KnownFault]:
     return {fault.name: fault for fault in TypeAdapter(list[KnownFault]).validate_json(answer.stdout)}
 
 
-def choose(asked: str) -> list[KnownFault]:
-    """`all`, or names with commas between. Raises UsageError with the known names."""
+def choose(asked: str, option: str = "--faults") -> list[KnownFault]:
+    """`all`, or names with commas between. Raises UsageError with the names that come close."""
     names = list(known()) if asked == "all" else [name.strip() for name in asked.split(",") if name.strip()]
     unknown = [name for name in names if name not in known()]
     if unknown or not names:
-        wrong = ", ".join(unknown) or repr(asked)
-        raise pytest.UsageError(f"--faults {wrong}: all, or one of {', '.join(known())}")
+        near = [name for word in unknown for name in get_close_matches(word, known(), n=3)]
+        hint = f"; did you mean {', '.join(near)}?" if near else ";"
+        raise pytest.UsageError(
+            f"{option} {', '.join(unknown) or repr(asked)}: no fault of that name{hint} "
+            "`python -m engine faults` lists them"
+        )
     return [known()[name] for name in names]
 
 

@@ -57,10 +57,11 @@ def _check_expectations(given: str) -> None:
 
 
 def _check_fault(name: str) -> None:
-    from conformance.faults import known
+    from conformance.faults import choose
 
-    if name not in known():
-        raise pytest.UsageError(f"--fault {name}: expected one of {', '.join(known())}")
+    if name == "all" or "," in name:
+        raise pytest.UsageError(f"--fault {name}: an engine has one fault; --faults runs each in turn")
+    choose(name, "--fault")
 
 
 def _check_written(name: str, given: str) -> None:
@@ -100,6 +101,9 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "min-judged": _check_min_judged,
     "serve": _check_serve,
     "specs": _check_specs,
-    **{name: partial(_check_written, name) for name in ("history", "report-json", "report-html")},
+    **{
+        name: partial(_check_written, name)
+        for name in ("history", "report-json", "report-html", "report-kills")
+    },
 }
 """By the option's name; each raises UsageError or returns."""
