@@ -135,6 +135,7 @@ def choices_alone(args: ChoicesAlone, case: Case) -> Finding:
     `alone` holds one request at temperature 0, else one for each choice with the seed that the target
     declares for it.
     """
+    _need_taken(case, args.of)
     many = case.requests(args.of)[0]
     asked = int(many.plan.sampling.get("n", 1))
     guard(asked > 1, f"{many.id} asks for {asked} choice")
@@ -160,6 +161,12 @@ def choices_alone(args: ChoicesAlone, case: Case) -> Finding:
         else wrong or "",
         request=many.id if missing or wrong else None,
     )
+
+
+def _need_taken(case: Case, step: str) -> None:
+    """A server may refuse several choices, or several of temperature 0; that is no wrong answer."""
+    refused = next((o for o in case.workload.of(step) if o.status in (400, 422)), None)
+    need(refused is None, f"the target refuses it: {refused.error if refused else ''}")
 
 
 def _drawn(outcome: Outcome) -> bool:

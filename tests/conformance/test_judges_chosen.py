@@ -154,6 +154,15 @@ def test_choices_that_are_what_their_seeds_draw_pass() -> None:
     assert choices(drawn(choice(0, 1, 2), choice(1, 3, 4))).status is Status.PASS
 
 
+@pytest.mark.parametrize(("status", "verdict"), [(400, Status.UNOBSERVABLE), (500, Status.ERROR)])
+def test_choices_that_are_refused_cannot_be_judged(status: int, verdict: Status) -> None:
+    made = drawn(choice(0, 1, 2), choice(1, 3, 4))
+    (many,) = made.of("many")
+    many.status, many.error = status, f"status {status}: n must be 1"
+    assert choices(made).status is verdict
+    assert f"status {status}: n must be 1" in choices(made).reason
+
+
 def test_a_choice_that_is_not_what_its_seed_draws_fails() -> None:
     verdict = choices(drawn(choice(0, 1, 2), choice(1, 3, 2)))
     assert (verdict.status, verdict.request) == (Status.FAIL, "many")
