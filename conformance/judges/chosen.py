@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from conformance.history import Choice, Grade, Outcome
-from conformance.judges.base import Case, Finding, cached_of, guard, need, register, step_ref
+from conformance.judges.base import (
+    Case,
+    Finding,
+    cached_of,
+    guard,
+    need,
+    need_same_prompts,
+    register,
+    step_ref,
+)
 from conformance.judges.out import (
     Difference,
     cold_equals_cold,
@@ -140,6 +149,7 @@ def choices_alone(args: ChoicesAlone, case: Case) -> Finding:
     asked = int(many.plan.sampling.get("n", 1))
     guard(asked > 1, f"{many.id} asks for {asked} choice")
     singles = _singles(case, args, many, asked)
+    need_same_prompts(case, [many] * asked, singles)
     grade = effective_grade(
         case, [*singles, *map(_as_outcome, [many] * len(many.choices), many.choices)], "target"
     )

@@ -163,6 +163,14 @@ def test_choices_that_are_refused_cannot_be_judged(status: int, verdict: Status)
     assert f"status {status}: n must be 1" in choices(made).reason
 
 
+@pytest.mark.parametrize(("has_salt", "status"), [(False, Status.UNOBSERVABLE), (True, Status.PASS)])
+def test_choices_of_another_prompt_than_alone_show_nothing(has_salt: bool, status: Status) -> None:
+    made = drawn(choice(0, 1, 2), choice(1, 3, 4), has_salt=has_salt)
+    (many,) = made.of("many")
+    many.plan = many.plan.model_copy(update={"prompt_ids": [9, *(many.plan.prompt_ids or [])]})
+    assert choices(made).status is status
+
+
 def test_a_choice_that_is_not_what_its_seed_draws_fails() -> None:
     verdict = choices(drawn(choice(0, 1, 2), choice(1, 3, 2)))
     assert (verdict.status, verdict.request) == (Status.FAIL, "many")
