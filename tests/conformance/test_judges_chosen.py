@@ -262,6 +262,15 @@ def test_an_id_below_zero_is_outside_any_vocabulary() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "status"),
+    [("Grüße да", Status.PASS), ("Grüße дa", Status.FAIL), ("Größe да", Status.FAIL)],
+)
+def test_tokens_that_are_spelled_byte_by_byte_are_read(text: str, status: Status) -> None:
+    tokens = ["Gr", "Ã¼", "ÃŁ", "e", "ĠÐ", "´", "Ð°", "<|end|>"]
+    assert told(text=text, logprob_tokens=tokens).status is status
+
+
+@pytest.mark.parametrize(
     "tokens",
     [
         ["Ġ0", "Ġ1", "▁2", "3", "Ċ", "4", "5", "6", "7"],
