@@ -37,8 +37,8 @@ def test_the_registry_holds_the_words_of_the_language() -> None:
         "ladder", "same_usage", "hits_counted", "never_fall", "balanced", "accounted", "same_cached",
         "followers_go_on", "retry_reuses", "queued_truly",
         "stays", "tail_first", "unrecycled", "recycled", "in_budget", "no_growth", "all_end",
-        "refused_at_once", "resumed", "written_only", "forgotten", "reset_meant", "renewed", "nothing_carried",
-        "told_apart", "rerendered",
+        "refused_at_once", "resumed", "written_only", "forgotten", "reset_meant", "renewed",
+        "nothing_carried", "told_apart", "rerendered",
     }  # fmt: skip
 
 
