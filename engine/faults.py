@@ -49,7 +49,7 @@ def parts_for(name: str | None) -> Parts:
     return FAULTS[name].parts
 
 
-def _fault(
+def fault(
     name: str, bug_class: str, breaks: str, *, seam: str, needs: str = ""
 ) -> Callable[[type[Any]], type[Any]]:
     """Register the decorated class as the replacement of one seam; its docstring is the symptom."""
@@ -70,7 +70,7 @@ def _mutated(runner: Runner, mixin: type[Any]) -> Runner:
     return runner
 
 
-@_fault("consume_on_adopt", "C01", "adopt/1 adopt/2 store/3", seam="paged")
+@fault("consume_on_adopt", "C01", "adopt/1 adopt/2 store/3", seam="paged")
 class ConsumeOnAdopt(PagedStorage):
     """The first adopter takes the stored entry; until it ends, siblings find nothing and compute it again."""
 
@@ -101,7 +101,7 @@ class ConsumeOnAdopt(PagedStorage):
         return bool(seq.keys) and seq.keys[0] in self._taken
 
 
-@_fault("truncate_entry_on_partial_match", "C02", "store/2", seam="paged")
+@fault("truncate_entry_on_partial_match", "C02", "store/2", seam="paged")
 class TruncateEntryOnPartialMatch(PagedStorage):
     """A short match trims the long entry it matched to the matched length; the long prompt is cold again."""
 
@@ -113,7 +113,7 @@ class TruncateEntryOnPartialMatch(PagedStorage):
             self.pool.forget(entry.block)
 
 
-@_fault("leak_ref_on_abort", "C03", "life/1", seam="scheduler")
+@fault("leak_ref_on_abort", "C03", "life/1", seam="scheduler")
 class LeakRefOnAbort(Scheduler):
     """A request whose client went away keeps its blocks pinned for ever."""
 
@@ -124,7 +124,7 @@ class LeakRefOnAbort(Scheduler):
         super().cancel(request_id)
 
 
-@_fault("perturb_logits_when_cached", "C12", "out/1 out/2 out/3", seam="sampler")
+@fault("perturb_logits_when_cached", "C12", "out/1 out/2 out/3", seam="sampler")
 class PerturbLogitsWhenCached(Sampler):
     """A request that adopted something gets slightly other logits than the same request cold."""
 
@@ -134,7 +134,7 @@ class PerturbLogitsWhenCached(Sampler):
         return logits + pattern if seq.cached else logits
 
 
-@_fault("no_single_flight", "C13", "adopt/3", seam="paged")
+@fault("no_single_flight", "C13", "adopt/3", seam="paged")
 class NoSingleFlight(PagedStorage):
     """A request does not wait for another that is computing its prefix: a cold burst computes it N times."""
 
@@ -142,7 +142,7 @@ class NoSingleFlight(PagedStorage):
         return False
 
 
-@_fault("shape_dependent_rows", "C12", "out/1 out/2", needs="openblas", seam="model")
+@fault("shape_dependent_rows", "C12", "out/1 out/2", needs="openblas", seam="model")
 class ShapeDependentRows(CanonicalModel):
     """Rows are computed in whatever shape the batch has: the same token gets other bits in other company."""
 
@@ -155,7 +155,7 @@ class ShapeDependentRows(CanonicalModel):
         return out if linear.bias is None else out + linear.bias
 
 
-@_fault("report_without_reuse", "C10", "foot/1 store/1", seam="paged")
+@fault("report_without_reuse", "C10", "foot/1 store/1", seam="paged")
 class ReportWithoutReuse(PagedStorage):
     """Usage says that the prefix was adopted; every row of it was computed and stored once more."""
 
@@ -174,3 +174,6 @@ class ReportWithoutReuse(PagedStorage):
 def known() -> list[Fault]:
     """Every fault by name."""
     return [FAULTS[name] for name in sorted(FAULTS)]
+
+
+from engine import faults_foot as faults_foot  # noqa: E402  registers its own with what stands above

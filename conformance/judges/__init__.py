@@ -5,7 +5,20 @@ Knows the registry and which modules fill it. Does not know how any of them rule
 
 from __future__ import annotations
 
-from conformance.judges import adopt, base, count, foot, key, life, out, store
+from conformance.judges import adopt, base, count, foot, foot_later, key, life, out, store
 from conformance.judges.base import JUDGES, Judge, register
 
-__all__ = ["JUDGES", "Judge", "adopt", "base", "count", "foot", "key", "life", "out", "register", "store"]
+__all__ = [
+    "JUDGES",
+    "Judge",
+    "adopt",
+    "base",
+    "count",
+    "foot",
+    "foot_later",
+    "key",
+    "life",
+    "out",
+    "register",
+    "store",
+]
