@@ -29,7 +29,8 @@ REPEATED = SCENARIOS[:2]
 """Run several times: how far idle processes and peaks of one burst differ is the noise."""
 REPEATS = 3
 SENDING = ("send", "burst", "series", "turns", "start", "repeat", "churn")
-_MIB = 1 << 20
+_FLOOR = 4 << 20
+"""Bytes that differ between any two processes."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _MACHINE = ("system", "machine", "cores")
 """Facts of a machine that must agree; memory too, in whole GiB."""
@@ -46,7 +47,7 @@ class Phases(Record):
     peak: int
     after: int
     settled: int
-    steps: dict[str, int] = {}
+    steps: dict[str, int]
     """Peak during each step that sends."""
     samples: int
     device_peak: int | None = None
@@ -54,7 +55,7 @@ class Phases(Record):
 
 
 class Baseline(Record):
-    """A recorded run. `noise` is by how much like readings of repeats lay apart."""
+    """A recorded run. `noise` is twice what like readings of repeats lay apart: three show not all of it."""
 
     version: int = 1
     server: str
@@ -100,9 +101,9 @@ def machine_facts(machine: Mapping[str, str]) -> dict[str, str]:
 def phases(workload: Workload) -> Phases:
     """The phases of a scenario's main arm. BaselineError when it did not run well or was not measured."""
     _check_ran(workload)
-    readings = [m for m in workload.memory if m.arm == "main"]
-    sent = [s for s in workload.spans if s.kind in SENDING and s.arm == "main"]
-    start, end = min(s.start for s in sent), max(s.end for s in sent)
+    sent, settled = _measured(workload)
+    start, end = sent[0].start, sent[-1].end
+    readings = [m for m in workload.memory if m.arm == "main" and m.at <= settled]
     before = [m.bytes for m in readings if m.at < start]
     during = [m for m in readings if start <= m.at <= end]
     after = [m for m in readings if m.at > end]
@@ -117,6 +118,16 @@ def phases(workload: Workload) -> Phases:
         samples=len(during),
         device_peak=max((m.device for m in during if m.device is not None), default=None),
     )
+
+
+def _measured(workload: Workload) -> tuple[list[Span], float]:
+    """The steps that send before the last wait, and when that was over: what follows is a control."""
+    spans = [s for s in workload.spans if s.arm == "main"]
+    wait = max((s for s in spans if s.kind == "wait"), key=lambda s: s.start, default=None)
+    sent = [s for s in spans if s.kind in SENDING and wait is not None and s.end <= wait.start]
+    if wait is None or not sent:
+        raise BaselineError(f"{workload.spec_id}: expected a step that sends, and a wait after it")
+    return sent, wait.end
 
 
 def _check_ran(workload: Workload) -> None:
@@ -134,12 +145,12 @@ def _peak(readings: Sequence[Memory], span: Span) -> int:
 
 def at_rest(workload: Workload) -> int:
     """The footprint of an idle process: the median of the readings after the last request of the case."""
-    end = max(s.end for s in workload.spans if s.kind in SENDING)
-    return int(median(m.bytes for m in workload.memory if m.at > end))
+    sent, settled = _measured(workload)
+    return int(median(m.bytes for m in workload.memory if sent[-1].end < m.at <= settled))
 
 
 def made(runs: Mapping[str, Sequence[Workload]], scale: str) -> Baseline:
-    """A baseline from each scenario's runs, every run in a fresh process. BaselineError says what is amiss."""
+    """A baseline from each scenario's runs, each in a fresh process. BaselineError says what is amiss."""
     if missing := [name for name in SCENARIOS if not runs.get(name)]:
         raise BaselineError(f"not run: {', '.join(missing)}")
     measured = {name: [phases(workload) for workload in found] for name, found in runs.items()}
@@ -154,7 +165,7 @@ def made(runs: Mapping[str, Sequence[Workload]], scale: str) -> Baseline:
         model=facts.model,
         scale=scale,
         machine=machine_facts(facts.machine) | {"memory_mib": facts.machine.get("memory_mib", "0")},
-        noise=max(_MIB, *(max(found) - min(found) for found in repeats.values())),
+        noise=max(_FLOOR, *(2 * (max(found) - min(found)) for found in repeats.values())),
         repeats=repeats,
         scenarios={name: max(found, key=lambda one: one.peak) for name, found in measured.items()},
     )

@@ -227,10 +227,9 @@ def options_of(config: pytest.Config) -> Options:
 
 
 def _read_options(config: pytest.Config) -> Options:
+    from conformance.baseline import SCENARIOS
     from conformance.record import default_path
     from conformance.session import Options
-
-    from conformance.baseline import SCENARIOS
 
     worker = getattr(config, "workerinput", {}).get("workerid")
     history, baseline = option(config, "history"), _baseline(config)

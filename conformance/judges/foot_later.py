@@ -1,8 +1,8 @@
 """Judges of foot/2 to foot/4: what a process holds while its store grows, after a release, after a reset.
 
-Knows how a footprint at one mark compares with one at another, and what the store's own figures explain of the
-difference (docs/requirements.md). Does not know how a footprint is measured (`footprint.py`), nor what sharing
-saves (`foot.py`). Sizes are bytes in histories and MiB (2^20) in arguments and messages.
+Knows how a footprint at one mark compares with one at another, and what the store's own figures explain of
+the difference (docs/requirements.md). Does not know how a footprint is measured (`footprint.py`), nor what
+sharing saves (`foot.py`). Sizes are bytes in histories and MiB (2^20) in arguments and messages.
 """
 
 from __future__ import annotations
@@ -35,13 +35,11 @@ STEADY = 0.15
 
 
 def at_mark(case: Case, mark: str) -> float:
-    """The footprint that a mark read, MiB. Stops as unobservable without one, or with the workload's trouble."""
+    """The footprint that a mark read, MiB. Stops as unobservable without, or with the workload's trouble."""
     found = [m for m in readings_of(case) if m.step == mark]
-    if not found:
-        reason = f"no footprint was read at the mark {mark!r}"
-        raise Stop(
-            Status.ERROR if case.workload.trouble else Status.UNOBSERVABLE, case.workload.trouble or reason
-        )
+    if not found and case.workload.trouble:
+        raise Stop(Status.ERROR, case.workload.trouble)
+    need(bool(found), f"no footprint was read at the mark {mark!r}")
     return found[0].bytes / MIB
 
 
@@ -65,7 +63,7 @@ class FootprintReturned(Strict):
 
 @register("footprint_returned", "foot/2", FootprintReturned)
 def footprint_returned(args: FootprintReturned, case: Case) -> Finding:
-    """After its requests are gone the process holds what it held before, and what the store says it keeps (foot/2)."""
+    """After a step the process holds what it held before, and what the store says it keeps (foot/2)."""
     case.requests(args.of)
     noise = noise_mib(case, args.noise_mib)
     before, after = at_mark(case, args.before), at_mark(case, args.after)
@@ -114,7 +112,7 @@ class FootprintReset(Strict):
 
 @register("footprint_reset", "foot/4", FootprintReset)
 def footprint_reset(args: FootprintReset, case: Case) -> Finding:
-    """After a reset that says done the process holds about what it held before the cache was filled (foot/4)."""
+    """After a reset that says done the process holds about what it did before the cache filled (foot/4)."""
     _guard_reset(args, case)
     noise = noise_mib(case, args.noise_mib)
     base, before, after = (at_mark(case, mark) for mark in (args.base, args.before, args.after))
@@ -123,12 +121,11 @@ def footprint_reset(args: FootprintReset, case: Case) -> Finding:
     reason = f"the cache grew by {grown:.0f} MiB, not more than twice the noise of {noise:.0f} MiB"
     guard(grown > 2 * noise, reason, lines)
     bound = max(noise, grown * args.percent / 100)
+    witness = f"of {grown:.0f} MiB that the cache took, {left:.0f} MiB stayed after the reset that said done"
     return Finding(
         expected=f"{args.after} at most {bound:.0f} MiB above {args.base}",
         observed=lines,
-        witness=f"of {grown:.0f} MiB that the cache took, {left:.0f} MiB stayed after the reset that said done"
-        if left > bound
-        else "",
+        witness=witness if left > bound else "",
     )
 
 
@@ -162,14 +159,16 @@ def grown_in_place(args: GrownInPlace, case: Case) -> Finding:
     reason = f"the pool grew by {settled:.0f} MiB, not more than twice the noise of {noise:.0f} MiB"
     guard(settled > 2 * noise, reason, lines)
     bound = idle + needed * (1 + args.percent / 100) + noise
-    still = needed - settled <= max(noise, STEADY * settled)
-    if first.peak <= bound:
+    over = first.peak > bound
+    if not over:
+        still = needed - settled <= max(noise, STEADY * settled)
         control(still, f"the pool went on growing in {args.steady!r}, so it never was steady", lines)
+    witness = (
+        f"while the pool grew the peak was {first.grown:.0f} MiB above idle, {first.grown / needed:.2f} times"
+        f" the {needed:.0f} MiB that it needs once it stands still"
+    )
     return Finding(
         expected=f"peak of {args.of} at most {bound:.0f} MiB: {100 + args.percent} % of the steady need",
         observed=lines,
-        witness=""
-        if first.peak <= bound
-        else f"while the pool grew the peak was {first.peak - idle:.0f} MiB above idle, "
-        f"{(first.peak - idle) / needed:.2f} times the {needed:.0f} MiB that it needs once it stands still",
+        witness=witness if over else "",
     )
