@@ -182,10 +182,10 @@ def recorded(peak: int, noise: int = 10, **changes: Any) -> dict[str, Any]:
     return {"name": "mine", "scale": "ci", "recorded": told | changes}
 
 
-def against(baseline: dict[str, Any] | None, peak: float = 200, **told: Any) -> Verdict:
+def against(baseline: dict[str, Any] | None, **told: Any) -> Verdict:
     made = workload(seed(), *burst([192] * 2, step="two"), facts=facts(**({"machine": MACHINE} | told)))
     made.spans.append(span("two", 10, 12))
-    made.memory = [memory(9, 100, "wait"), *(memory(10 + i / 20, peak, "two") for i in range(20))]
+    made.memory = [memory(9, 100, "wait"), *(memory(10 + i / 20, 200, "two") for i in range(20))]
     made.baseline = baseline
     return judge("within_baseline", made, of="two")
 
@@ -227,7 +227,7 @@ def test_without_a_baseline_nothing_is_compared() -> None:
     ],
 )
 def test_a_baseline_of_another_run_is_inconclusive(
-    changes: dict[str, Any], told: dict[str, str], reason: str
+    changes: dict[str, Any], told: dict[str, Any], reason: str
 ) -> None:
     given = recorded(190, **changes)
     verdict = against(given, **told)
