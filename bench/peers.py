@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,8 +37,16 @@ PEER = f"{shlex.quote(str(Path(sys.executable).parent / 'mlx_lm.server'))} --mod
 OURS = f"{shlex.quote(sys.executable)} -m engine serve --model DIR --port PORT"
 _START_SECONDS = 120.0
 _ATTEMPTS = 20
-_LETTERS = list(range(33, 97))
-"""Ids of plain single bytes in the exported tokenizer, the same in both servers."""
+_LETTERS = [chr(code) for code in range(33, 97)]
+"""Plain single bytes: a token each in the exported tokenizer."""
+_COMMON = """
+time year people way day man thing woman life child world school state family student group country problem
+hand part place case week company system program question work number night point home water room mother area
+money story fact month lot right study book eye job word business issue side kind head house service friend
+father power hour game line end member law car city name
+"""
+_WORDS = [f" {word}" for word in _COMMON.split()]
+"""About a token each in any tokenizer of English."""
 
 
 @dataclass
@@ -72,7 +81,7 @@ class Peer:
     def __init__(self, url: str, pid: int, model: str) -> None:
         self.url, self.pid, self.model = url, pid, model
 
-    def burst(self, prompts: Sequence[list[int]], max_tokens: int, at_once: bool = True) -> Phase:
+    def burst(self, prompts: Sequence[str], max_tokens: int, at_once: bool = True) -> Phase:
         before = self.computed()
         with Peak(self.pid) as peak:
             replies = self._burst(prompts, max_tokens) if at_once else self._row(prompts, max_tokens)
@@ -85,7 +94,7 @@ class Peer:
         reply = requests.get(self.url + "/v1/cache/stats", timeout=TIMEOUT)
         return int(reply.json()["computed_tokens_total"]) if reply.ok else None
 
-    def _row(self, prompts: Sequence[list[int]], max_tokens: int) -> list[Timed]:
+    def _row(self, prompts: Sequence[str], max_tokens: int) -> list[Timed]:
         """One after the other; first tokens counted from each request's own start, ends from the first's."""
         start = time.perf_counter()
         replies = []
@@ -94,12 +103,12 @@ class Peer:
             replies.append(Timed(own.first, time.perf_counter() - start, own.cached))
         return replies
 
-    def _burst(self, prompts: Sequence[list[int]], max_tokens: int) -> list[Timed]:
+    def _burst(self, prompts: Sequence[str], max_tokens: int) -> list[Timed]:
         replies: list[Timed] = []
         together = threading.Barrier(len(prompts) + 1)
         start = time.perf_counter()
 
-        def ask(prompt: list[int]) -> None:
+        def ask(prompt: str) -> None:
             together.wait(TIMEOUT)
             replies.append(self._insist(prompt, max_tokens, start))
 
@@ -114,7 +123,7 @@ class Peer:
             raise RuntimeError(f"{self.url}: {len(prompts) - len(replies)} of {len(prompts)} never answered")
         return replies
 
-    def _insist(self, prompt: list[int], max_tokens: int, start: float) -> Timed:
+    def _insist(self, prompt: str, max_tokens: int, start: float) -> Timed:
         """Ask again when the connection was reset: a short listen queue drops some of 64 at once. The time
         lost counts, as it does for a client."""
         for _ in range(_ATTEMPTS - 1):
@@ -124,8 +133,8 @@ class Peer:
                 time.sleep(0.05)
         return self._ask(prompt, max_tokens, start)
 
-    def _ask(self, prompt: list[int], max_tokens: int, start: float) -> Timed:
-        body = {"model": self.model, "prompt": _text(prompt), "max_tokens": max_tokens, "temperature": 0,
+    def _ask(self, prompt: str, max_tokens: int, start: float) -> Timed:
+        body = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0,
                 "stream": True, "stream_options": {"include_usage": True}}  # fmt: skip
         first, cached = 0.0, None
         with requests.post(self.url + "/v1/completions", json=body, timeout=TIMEOUT, stream=True) as answer:
@@ -136,10 +145,6 @@ class Peer:
                     first = first or (time.perf_counter() - start if chunk["choices"] else 0.0)
                     cached = _cached(chunk, cached)
         return Timed(first, time.perf_counter() - start, cached)
-
-
-def _text(prompt: list[int]) -> str:
-    return "".join(map(chr, prompt))
 
 
 def _cached(chunk: dict[str, Any], before: int | None) -> int | None:
@@ -157,14 +162,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--peer", default=PEER, help="command; DIR and PORT are replaced (default: %(default)s)"
     )
-    parser.add_argument("--prefix", type=int, default=2048, help="shared characters (default: 2048)")
+    parser.add_argument("--model", default="tiny", help="tiny, a .gguf file, or a folder that both load")
+    parser.add_argument("--prefix", type=int, default=2048, help="shared tokens, about (default: 2048)")
     parser.add_argument("--tokens", type=int, default=16, help="tokens of each reply (default: 16)")
     parser.add_argument("--sizes", type=int, nargs="+", default=[8, 64], help="burst sizes (default: 8 64)")
     parser.add_argument("--repeat", type=int, default=3, help="rounds; medians count (default: 3)")
     parser.add_argument("--blas", default="auto", help="as of the engine, for both (default: auto)")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        _export(folder)
+        folder = _folder(arguments.model, folder)
         blas = _library(arguments.blas)
         print(f"  BLAS of both: {blas or 'what MLX bundles'}")
         sides = {
@@ -178,10 +184,13 @@ def main(argv: Sequence[str]) -> int:
 # ---- the servers
 
 
-def _export(folder: str) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "engine", "model", "export", folder], check=True, stdout=subprocess.DEVNULL
-    )
+def _folder(model: str, spare: str) -> str:
+    """Where the weights of both lie: the folder that was named, or `spare` with an export in it."""
+    if Path(model).is_dir():
+        return model
+    command = [sys.executable, "-m", "engine", "model", "export", "--model", model, spare]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return spare
 
 
 def _library(choice: str) -> str | None:
@@ -225,7 +234,7 @@ def _await(process: subprocess.Popen[bytes], url: str, command: str) -> None:
 def _compare(sides: dict[str, Peer], arguments: argparse.Namespace) -> None:
     """Every phase on both sides, the one first that was second before; all of it `--repeat` times."""
     for side in sides.values():
-        side.burst(_prompts(2, 64, 900), 4)
+        side.burst(_prompts(2, 64, 900, units=_units(arguments)), 4)
     order, found = list(sides), dict[str, list[dict[str, Phase]]]()
     for turn in range(arguments.repeat):
         for name, prompts, at_once in _phases(arguments, 10_000 * turn):
@@ -236,18 +245,23 @@ def _compare(sides: dict[str, Peer], arguments: argparse.Namespace) -> None:
         _report(name, rounds)
 
 
-def _phases(arguments: argparse.Namespace, seed: int) -> Iterator[tuple[str, list[list[int]], bool]]:
-    prefix = arguments.prefix
+def _phases(arguments: argparse.Namespace, seed: int) -> Iterator[tuple[str, list[str], bool]]:
+    prefix, made = arguments.prefix, partial(_prompts, units=_units(arguments))
     for size in arguments.sizes:
-        yield f"cold {size}", _prompts(size, prefix, seed + 10 * size), True
-        yield f"warm {size}", _prompts(size, prefix, seed + 10 * size, tails=1), True
-    yield "sequential 8", _prompts(8, prefix, seed + 5), False
-    yield "distinct 8", [_prompts(1, prefix, seed + 1000 + i)[0] for i in range(8)], True
+        yield f"cold {size}", made(size, prefix, seed + 10 * size), True
+        yield f"warm {size}", made(size, prefix, seed + 10 * size, tails=1), True
+    yield "sequential 8", made(8, prefix, seed + 5), False
+    yield "distinct 8", [made(1, prefix, seed + 1000 + i)[0] for i in range(8)], True
 
 
-def _prompts(count: int, prefix: int, seed: int, tails: int = 0) -> list[list[int]]:
-    shared = random.Random(seed).choices(_LETTERS, k=prefix)
-    return [shared + random.Random(f"{seed} {tails} {i}").choices(_LETTERS, k=24) for i in range(count)]
+def _units(arguments: argparse.Namespace) -> list[str]:
+    return _LETTERS if arguments.model == "tiny" else _WORDS
+
+
+def _prompts(count: int, prefix: int, seed: int, tails: int = 0, *, units: Sequence[str]) -> list[str]:
+    shared = random.Random(seed).choices(units, k=prefix)
+    ends = (random.Random(f"{seed} {tails} {i}").choices(units, k=24) for i in range(count))
+    return ["".join([*shared, *end]) for end in ends]
 
 
 _FIGURES: dict[str, Callable[[Phase], float | None]] = {

@@ -73,6 +73,12 @@ class ReplyPart(Strict):
     reply_of: Name
 
 
+class RenderedPart(Strict):
+    """The ids that an earlier single chat request was rendered to, where the target tells them."""
+
+    rendered_of: Name
+
+
 class ChangedPart(Strict):
     """The named text, the one token at position `at` (from 0) replaced by another plain one."""
 
@@ -80,7 +86,7 @@ class ChangedPart(Strict):
     at: Length
 
 
-PART_WORDS = ("unique", "head_of", "literal", "marker", "repeat_of", "reply_of", "changed")
+PART_WORDS = ("unique", "head_of", "literal", "marker", "repeat_of", "reply_of", "rendered_of", "changed")
 
 
 def _part_kind(part: object) -> str | None:
@@ -99,6 +105,7 @@ Part = Annotated[
     | Annotated[MarkerPart, Tag("<marker>")]
     | Annotated[RepeatPart, Tag("<repeat_of>")]
     | Annotated[ReplyPart, Tag("<reply_of>")]
+    | Annotated[RenderedPart, Tag("<rendered_of>")]
     | Annotated[ChangedPart, Tag("<changed>")],
     Discriminator(
         _part_kind,
@@ -109,7 +116,9 @@ Part = Annotated[
 ]
 Parts = Annotated[list[Part], Field(min_length=1)]
 Salt = Literal["shared", "private"] | str
-"""`shared`: the workload's own. `private`: one for each request. Else a label: equal labels, equal salt."""
+"""`shared`: the workload's own. `private`: one for each request. `none`: none at all. `adapter:a`: just what
+the target calls that adapter. Else a label: equal labels, equal salt."""
+ADAPTER_SALT = "adapter:"
 
 
 class Message(Strict):

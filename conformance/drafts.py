@@ -118,11 +118,20 @@ class _Needs:
 
     def _generated(self, piece: ReplyOf, is_ids: bool) -> Prompt:
         outcome = self._reply(piece.id)
+        if piece.rendered:
+            return self._rendered(outcome, is_ids)
         if not is_ids:
             return outcome.text
         if outcome.token_ids is None:
             raise MissingReply(f"{self.id}: the reply of {piece.id} did not come back as ids")
         return outcome.token_ids
+
+    def _rendered(self, outcome: Outcome, is_ids: bool) -> Prompt:
+        if not is_ids or outcome.rendered_ids is None:
+            raise Unobservable(
+                f"{self.id} repeats {outcome.id} as ids, which the target does not tell or take"
+            )
+        return outcome.rendered_ids
 
     def _token(self, stop: StopOf) -> str:
         outcome = self._reply(stop.id)

@@ -157,7 +157,7 @@ class Driver:
     def _burst(self, step: PlannedStep) -> tuple[list[Outcome], Detail]:
         requests = self._ready(step)
         with self._readings.during(step.name):
-            exchanges = [self._sender.exchange(request) for request in requests]
+            exchanges = self._sender.exchanges(requests)
             raws = self._sender.wait(exchanges, step.name, step.stagger)
         pairs = zip(raws, requests, strict=True)
         return [self._sender.record(raw, request) for raw, request in pairs], {"spread": spread(raws)}

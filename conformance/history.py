@@ -80,6 +80,10 @@ class Facts(Record):
     """Whether what is evicted is gone, instead of in a slower tier."""
     ttl: float | None = None
     """Seconds after which a stored prefix may be dropped; None: never by age."""
+    vocab: int | None = None
+    """Ids that the model has: 0 to vocab - 1."""
+    child_seeds: Literal["seed+index"] | None = None
+    """The seed that choice i of a seeded request has alone; None where the target declares no rule."""
     claims: dict[str, NotClaimed] = {}
     """Requirement id -> why the target does not claim it."""
     machine: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Length expressions: `8B+1`, `3C-1`, `pool/2`, `prefix`.
+"""Length expressions: `8B+1`, `3C-1`, `pool/2`, `prefix`, `max(2, 1G-1)`.
 
 Knows the grammar and its symbols. Does not know a target's numbers (`plan.py` brings them) or where an
 expression stood in a file. Division rounds down, since a length is a whole number of tokens; a
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 SYMBOLS = ("B", "G", "C", "pool", "min_prefix", "prefix", "reply")
 """Block, granule, chunk, pool and minimum prefix of the target; prefix and reply of the scale. In tokens."""
 
-_LEGAL = re.compile(r"[A-Za-z0-9_+\-*/() ]*")
+_LEGAL = re.compile(r"[A-Za-z0-9_+\-*/(), ]*")
 _COEFFICIENT = re.compile(r"\b(\d+)([A-Za-z]\w*)")
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -23,6 +23,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.floordiv,
 }
+_MAX = "max"
 _LONGEST = 80
 
 CEILING = 10_000_000
@@ -67,7 +68,8 @@ def check(expr: int | str, variables: Collection[str] = ()) -> None:
 def names(expr: int | str) -> list[str]:
     """The words of an expression, each once, in order. Raises LengthError for what is none."""
     nodes = [] if isinstance(expr, int) else ast.walk(_parse(expr))
-    return list(dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name)))
+    found = (node.id for node in nodes if isinstance(node, ast.Name))
+    return [name for name in dict.fromkeys(found) if name != _MAX]
 
 
 def constant(expr: int | str) -> int | None:
@@ -103,12 +105,16 @@ def _parse(expr: str) -> ast.expr:
 def _is_legal(node: ast.AST) -> bool:
     if isinstance(node, ast.Constant):
         return type(node.value) is int
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == _MAX and len(node.args) > 1
     return isinstance(node, (ast.BinOp, ast.Name, ast.Load, *_OPERATORS))
 
 
 def _value(node: ast.expr, symbols: Mapping[str, int], expr: str) -> int:
     if isinstance(node, ast.BinOp):
         return _combine(node, symbols, expr)
+    if isinstance(node, ast.Call):
+        return max(_value(argument, symbols, expr) for argument in node.args)
     if isinstance(node, ast.Name):
         return _lookup(node.id, symbols, expr)
     assert isinstance(node, ast.Constant)

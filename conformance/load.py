@@ -35,6 +35,7 @@ _MODELS: dict[int | str, type[BaseModel]] = {
     "<marker>": types.MarkerPart,
     "<repeat_of>": types.RepeatPart,
     "<reply_of>": types.ReplyPart,
+    "<rendered_of>": types.RenderedPart,
     "<changed>": types.ChangedPart,
     "<mapping>": types.StopToken,
     "<ban>": types.BanFirst,

@@ -50,6 +50,11 @@ _VALUES = {
     "baseline": ("NAME", "compare memory with the baseline NAME"),
     "golden": ("NAME", "compare with, or update, the golden outputs golden/NAME of a target of yours"),
     "request-timeout": ("S", "seconds that one request may take (default 300)"),
+    "margin": (
+        "GAP",
+        "logprob gap of a token's two best above which it counts as decided (default: what the dialect says;"
+        " a server that computes in fp32 bears 0.001)",
+    ),
     "allow": ("LIST", "what an endpoint, which others may use, must bear: churn, disconnect, reset"),
     "model": (
         "NAME",
@@ -68,10 +73,11 @@ _EXPECTED = {
     "NAME": "a name",
     "PID": "a process id",
     "S": "a number of seconds",
+    "GAP": "a number",
     "LIST": "words with a comma between",
 }
 
-_FOREIGN = ("model", "header", "cacert", "insecure")
+_FOREIGN = ("margin", "model", "header", "cacert", "insecure")
 """What means nothing for the bundled engine."""
 
 _MAY_BE_EMPTY = ("engine-args", "allow")
@@ -138,7 +144,7 @@ def refuse_nonsense(config: pytest.Config) -> None:
     if option(config, "insecure") and option(config, "cacert"):
         raise pytest.UsageError("--insecure and --cacert: either nothing is checked or that file is trusted")
     _refuse_memory(config, targets)
-    for read in (_baseline, _scale, _seconds, _engine_args, _allowed, _headers):
+    for read in (_baseline, _scale, _seconds, _margin, _engine_args, _allowed, _headers):
         read(config)
     for name, check in CHECKS.items():
         for value in map(str, paths_of(config, name)) if name in _MANY else [option(config, name)]:
@@ -274,7 +280,8 @@ def target_of(config: pytest.Config, progress: Callable[[str], None]) -> TargetO
         engine_args=_engine_args(config),
         fault=option(config, "fault"),
         allow=_allowed(config),
-        timeout=_seconds(config),
+        timeout=_seconds(config) or 300.0,
+        margin=_margin(config),
         progress=progress,
         model=option(config, "model"),
         extra=_headers(config),
@@ -323,15 +330,25 @@ def _headers(config: pytest.Config) -> dict[str, str]:
         raise pytest.UsageError(f"--header {error}") from None
 
 
-def _seconds(config: pytest.Config) -> float:
-    given = option(config, "request-timeout") or "300"
+def _seconds(config: pytest.Config) -> float | None:
+    return _positive(config, "request-timeout", "a number of seconds")
+
+
+def _margin(config: pytest.Config) -> float | None:
+    return _positive(config, "margin", "a number")
+
+
+def _positive(config: pytest.Config, name: str, what: str) -> float | None:
+    given = option(config, name)
+    if given is None:
+        return None
     try:
-        seconds = float(given)
+        number = float(given)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise pytest.UsageError(f"--request-timeout {given}: a number of seconds above 0")
-    return seconds
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise pytest.UsageError(f"--{name} {given}: {what} above 0")
+    return number
 
 
 def _engine_args(config: pytest.Config) -> tuple[str, ...]:

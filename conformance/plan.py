@@ -74,7 +74,9 @@ def make_plan(
     Raises PlanError for lengths that cannot be, Unobservable where the target lacks something.
     """
     rung, digest = rung or "", spec_digest(spec)
-    salt = "-".join(word for word in (run_salt, spec.id, rung, arm) if word not in ("", "main"))
+    # vLLM refuses a salt with a slash in it, as with @, a backslash, or more than 128 characters.
+    name = spec.id.replace("/", ".")
+    salt = "-".join(word for word in (run_salt, name, rung, arm) if word not in ("", "main"))
     symbols = _symbols(spec, rung, facts, scale)
     spec = bound(spec, rung)
     requests = Requests(spec, facts, vocabulary, symbols, salt, spec.arms.get(arm, Arm()))

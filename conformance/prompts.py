@@ -24,6 +24,7 @@ from conformance.spec import (
     LiteralPart,
     MarkerPart,
     Part,
+    RenderedPart,
     RepeatPart,
     ReplyPart,
     Text,
@@ -69,9 +70,10 @@ class Unobservable(Exception):
 
 @dataclass(frozen=True)
 class ReplyOf:
-    """What the request with this id generated: known once it has ended."""
+    """What the request with this id generated, or was rendered to: known once it has ended."""
 
     id: str
+    rendered: bool = False
 
 
 Piece = Prompt | ReplyOf
@@ -114,6 +116,8 @@ class Prompts:
             return self._repeated(part, loc, asker)
         if isinstance(part, ReplyPart):
             return (ReplyOf(self.earlier(part.reply_of)[0][0]),)
+        if isinstance(part, RenderedPart):
+            return (ReplyOf(self.earlier(part.rendered_of)[0][0], rendered=True),)
         return (self._known(part, loc, asker),)
 
     def _known(

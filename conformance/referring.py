@@ -18,6 +18,7 @@ from conformance.spec import (
     Join,
     Loop,
     Overwrite,
+    RenderedPart,
     Repeat,
     RepeatPart,
     ReplyPart,
@@ -115,6 +116,8 @@ def _refers(document: Document, loc: Location, step: Step, before: _Before) -> I
             yield from _earlier(document, (*where, "repeat_of"), part.repeat_of, before, known=True)
         if isinstance(part, ReplyPart):
             yield from _earlier(document, (*where, "reply_of"), part.reply_of, before, single=True)
+        if isinstance(part, RenderedPart):
+            yield from _earlier(document, (*where, "rendered_of"), part.rendered_of, before, single=True)
 
 
 def _in_request(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from conformance.asks import ADAPTER_SALT
 from conformance.drafts import Draft, StopOf, completed, key_of
 from conformance.history import Facts, PlannedRequest
 from conformance.marks import Location
@@ -69,6 +70,7 @@ class Requests:
     in_loop: bool = False
     _counts: dict[str, int] = field(default_factory=dict)
     """How many requests each name has had, in all rounds so far."""
+    _makers: dict[bool, Prompts] = field(default_factory=dict)
 
     # What a step asks
 
@@ -212,12 +214,25 @@ class Requests:
     def _salt(self, salt: str, id: str) -> str:
         if salt == "private" or self.arm.salt == "private":
             return f"{self.salt}-{id}"
+        if salt == "none" or salt.startswith(ADAPTER_SALT):
+            return self._bare_salt(salt)
         return self.salt if salt == "shared" else f"{self.salt}-label-{salt}"
 
+    def _bare_salt(self, salt: str) -> str:
+        """No salt, or an adapter's name: nothing of the workload's own, which stands in a head instead."""
+        if not self.facts.has_salt:
+            raise Unobservable("the target has no salt field, so no salt can be left out or be a name")
+        if salt == "none":
+            return ""
+        self.adapter(salt.removeprefix(ADAPTER_SALT))
+        return salt
+
     def _head(self, salt: str, text: bool = False) -> Body:
-        """The salt as text, where there is no field for it."""
-        if self.facts.has_salt:
+        """The salt as text, where there is no field for it; the workload's, where the field tells none."""
+        bare = salt == "" or salt.startswith(ADAPTER_SALT)
+        if self.facts.has_salt and not bare:
             return ()
+        salt = self.salt if bare else salt
         granule = self.facts.granule or 1
         tokens = -(-_HEAD // granule) * granule
         return ((self._prompts(self.vocabulary.is_ids and not text).draw(tokens, seed_of("salt", salt)),),)
@@ -265,7 +280,11 @@ class Requests:
         return step.leave.model_dump(exclude_none=True)
 
     def _prompts(self, is_ids: bool) -> Prompts:
-        return Prompts(self.spec.texts, self.symbols, self.vocabulary, is_ids, self._earlier)
+        """One maker for each form, kept: it finds out once which tokens are plain."""
+        if is_ids not in self._makers:
+            texts = self.spec.texts
+            self._makers[is_ids] = Prompts(texts, self.symbols, self.vocabulary, is_ids, self._earlier)
+        return self._makers[is_ids]
 
     def _earlier(self, name: str) -> list[tuple[str, Body]]:
         return [(one.request.id, one.body) for one in self.made[name]]

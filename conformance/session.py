@@ -218,8 +218,9 @@ class Session:
             return Verdict(Status.ERROR, expect.requirement, reason=reason)
 
     def _with_trouble(self, verdict: Verdict, workload: Workload) -> Verdict:
-        """An error over requests that failed says also why they did."""
-        if verdict.status is not Status.ERROR or not workload.trouble or workload.trouble == verdict.reason:
+        """An error over requests that failed, or took too long, says also why they did."""
+        is_failed = verdict.status in (Status.ERROR, Status.TIMEOUT)
+        if not is_failed or not workload.trouble or workload.trouble == verdict.reason:
             return verdict
         return replace(verdict, notes=(*verdict.notes, workload.trouble))
 

@@ -24,6 +24,7 @@ from conformance.asks import (
     Name,
     Part,
     Parts,
+    RenderedPart,
     RepeatPart,
     ReplyPart,
     Request,
@@ -39,9 +40,9 @@ from conformance.asks import (
 __all__ = [
     "Arm", "BanFirst", "Burst", "ChangedPart", "Churn", "Entry", "Expect", "Fail", "HeadPart", "Hold",
     "Join", "Leave", "Length", "LiteralPart", "Loop", "Mark", "MarkerPart", "Message", "Name", "Overwrite",
-    "Part", "Reload", "Repeat", "RepeatPart", "ReplyPart", "Request", "Reset", "Salt", "Sampling", "Send",
-    "Series", "Serve", "Spec", "Start", "Step", "StopToken", "Strict", "Text", "Turns", "UniquePart",
-    "Variable", "Wait", "When", "all_steps", "entries", "step_name",
+    "Part", "Reload", "RenderedPart", "Repeat", "RepeatPart", "ReplyPart", "Request", "Reset", "Salt",
+    "Sampling", "Send", "Series", "Serve", "Spec", "Start", "Step", "StopToken", "Strict", "Text", "Turns",
+    "UniquePart", "Variable", "Wait", "When", "all_steps", "entries", "step_name",
 ]  # fmt: skip
 
 SpecId = Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$")]

@@ -15,13 +15,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import requests
-
-from conformance import calibrate, launch, preflight, probe, wire
+from conformance import calibrate, connecting, launch, preflight, probe, wire
+from conformance.asking import Asker, Page
+from conformance.asks import ADAPTER_SALT
 from conformance.dialect import Action, Dialect, as_json, dialects, pick, read_stats
 from conformance.footprint import Meter, tree
 from conformance.history import Facts, Outcome, PlannedRequest
 from conformance.launch import Child, LaunchError
+from conformance.leaving import Leaving
 from conformance.plan import Unobservable, Vocabulary
 from conformance.probe import How, TargetError
 from conformance.replies import carries_token, to_outcome
@@ -34,6 +35,8 @@ RESET_TIMEOUT = 10.0
 """Seconds for a busy server to become free for a reset."""
 _QUICK = 5.0
 """Seconds for a GET that takes no thought."""
+_BRIEF = 0.5
+"""Seconds to look whether an endpoint that was lost is back."""
 _POLL = 0.05
 _SHOWN = 400
 """Characters of an answer that a history keeps."""
@@ -52,6 +55,8 @@ class TargetOptions:
     """Seconds for one request, and for a launched command to become ready."""
     progress: launch.Progress = field(default=lambda line: None, repr=False, compare=False)
     """Is told how the start of a server and a long workload go on."""
+    margin: float | None = None
+    """Top-2 gap above which a token counts as decided, where the user knows better than the dialect."""
     model: str | None = None
     allow: frozenset[str] = frozenset()
     """What may be done to an endpoint, which others may be using (`permission.py`)."""
@@ -96,17 +101,13 @@ class Target:
     ) -> None:
         """Recognises and probes the server. TargetError when it is unreachable or none of ours."""
         try:
-            self.address = replace(wire.parse_address(url), verify=options.verify)
+            self.address = replace(connecting.parse_address(url), verify=options.verify)
         except ValueError as error:
             raise TargetError(str(error)) from None
         self.options, self.child, self.clock = options, child, clock
         self.cold: Callable[[], AbstractContextManager[Target | None]] = self._own_cold
-        self._http = requests.Session()
-        # Proxies of the environment are for the world outside, not for a server under test.
-        self._http.trust_env = False
-        self._http.headers.update(options.headers)
-        self._http.verify = options.verify
-        self._pages: dict[str, requests.Response | None] = {}
+        self._asker = Asker(self.address, options.headers)
+        self._pages: dict[str, Page | None] = {}
         self.reloads = 0
         """How often an adapter got other weights."""
         self._reach()
@@ -130,9 +131,9 @@ class Target:
 
     def _reach(self) -> None:
         try:
-            wire.connect_again(self.address, _QUICK).close()
+            connecting.connect_again(self.address, _QUICK).close()
         except OSError as error:
-            raise TargetError(f"nothing answers at {self.url}: {wire.describe(error)}") from None
+            raise TargetError(f"nothing answers at {self.url}: {connecting.describe(error)}") from None
 
     def _listed(self) -> str:
         """The first model that the server lists, or nothing."""
@@ -140,22 +141,17 @@ class Target:
         name = pick(as_json(page.text), "data[0].id") if page is not None else None
         return name if isinstance(name, str) else ""
 
-    def page(self, route: str) -> requests.Response | None:
+    def page(self, route: str) -> Page | None:
         """GET during the probe, each route once; None when no answer came."""
         if route not in self._pages:
             self._pages[route] = self.get(route)
         return self._pages[route]
 
-    def get(self, route: str) -> requests.Response | None:
+    def get(self, route: str) -> Page | None:
         return self._request("GET", route)
 
-    def _request(
-        self, method: str, route: str, body: Any = None, timeout: float = _QUICK
-    ) -> requests.Response | None:
-        try:
-            return self._http.request(method, self.url + route, json=body, timeout=timeout)
-        except requests.RequestException:
-            return None
+    def _request(self, method: str, route: str, body: Any = None, timeout: float = _QUICK) -> Page | None:
+        return self._asker.ask(method, route, body, timeout)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, by the server's own tokenizer. ValueError where it has none to offer."""
@@ -163,8 +159,8 @@ class Target:
         if how is None:
             raise ValueError("the target has no route that tokenizes")
         reply = self._request("POST", how.post, {how.field: text, **how.send})
-        ids = pick(as_json(reply.text), how.ids) if reply is not None and reply.status_code == 200 else None
-        if not isinstance(ids, list):
+        ids = pick(as_json(reply.text), how.ids) if reply is not None and reply.status == 200 else None
+        if not isinstance(ids, list) or not all(type(id) is int for id in ids):
             raise ValueError(f"the target's {how.post} gave no ids")
         return ids
 
@@ -182,7 +178,7 @@ class Target:
         fields |= ask.stream if planned.stream else {}
         fields |= self._wanted_logprobs(planned)
         fields |= {"model": model} if (model := self._model_of(planned)) else {}
-        fields |= {ask.salt: planned.salt} if ask.salt and planned.salt else {}
+        fields |= {ask.salt: self._salt_of(planned)} if ask.salt and planned.salt else {}
         fields |= {ask.id: id} if ask.id and id else {}
         fields |= _sampled(planned.sampling)
         return fields | (ask.cold if cold else {})
@@ -203,7 +199,16 @@ class Target:
     def _model_of(self, planned: PlannedRequest) -> str:
         if planned.adapter is None:
             return self.model
-        return self.dialect.ask.adapters[planned.adapter].format(model=self.model)
+        return self._adapter(planned.adapter)
+
+    def _salt_of(self, planned: PlannedRequest) -> str:
+        """The salt, or what this target calls the adapter that the salt names (key/7)."""
+        named = planned.salt.removeprefix(ADAPTER_SALT)
+        whole = named == planned.salt or named not in self.dialect.ask.adapters
+        return planned.salt if whole else self._adapter(named)
+
+    def _adapter(self, name: str) -> str:
+        return self.dialect.ask.adapters[name].format(model=self.model)
 
     def render(self, planned: PlannedRequest, *, cold: bool = False, id: str = "") -> wire.Call:
         """The request, ready to be put on a socket."""
@@ -224,13 +229,14 @@ class Target:
         planned: PlannedRequest,
         *,
         cold: bool = False,
-        leaving: wire.Leaving | None = None,
+        leaving: Leaving | None = None,
         clock: wire.Clock | None = None,
         id: str = "",
+        broken: str | None = None,
     ) -> wire.Exchange:
-        """A request on a connection of its own, not yet sent."""
+        """A request on a connection of its own, not yet sent; `broken` says why none need be tried."""
         call = self.render(planned, cold=cold, id=id)
-        return wire.Exchange(call, clock or self.clock, self.options.timeout, leaving, self.is_token)
+        return wire.Exchange(call, clock or self.clock, self.options.timeout, leaving, self.is_token, broken)
 
     def send(self, planned: PlannedRequest, *, arm: str = "main", cold: bool = False) -> Outcome:
         """One request from start to end; what goes wrong stands in the outcome."""
@@ -241,7 +247,7 @@ class Target:
         values: dict[str, float] = {}
         for stats in self.dialect.stats:
             reply = self.get(stats.get)
-            if reply is not None and reply.status_code == 200:
+            if reply is not None and reply.status == 200:
                 values |= read_stats(stats, reply.text, self.facts)
         return values
 
@@ -252,7 +258,7 @@ class Target:
             return {"done": False, "reason": "the target has no reset"}
         end, tries = time.monotonic() + (timeout or RESET_TIMEOUT), 1
         while (status := self._act(action)) != "done":
-            if status == "absent" or time.monotonic() > end:
+            if status != "refused" or time.monotonic() > end:
                 return {"done": False, "tries": tries, "reason": f"{action.route}: {status}"}
             tries += 1
             time.sleep(_POLL)
@@ -287,20 +293,23 @@ class Target:
             return {"done": None, "status": None, "answer": "no answer came"}
         answer = as_json(reply.text)
         told = action.path is None or pick(answer, action.path) == action.equals
-        done = reply.status_code == 200 and told
-        return {"done": done, "status": reply.status_code, "answer": reply.text[:_SHOWN]}
+        done = reply.status == 200 and told
+        return {"done": done, "status": reply.status, "answer": reply.text[:_SHOWN]}
 
-    def _act(self, action: Action) -> Literal["done", "refused", "absent"]:
+    def _act(self, action: Action) -> Literal["done", "refused", "absent", "redirected"]:
         reply = self._request(action.method, action.route)
-        if reply is None or reply.status_code in (404, 405, 501):
+        if reply is None or reply.status in (404, 405, 501):
             return "absent"
+        if 300 <= reply.status < 400:
+            return "redirected"
         said = action.path is None or pick(as_json(reply.text), action.path) == action.equals
-        return "done" if reply.status_code == 200 and said else "refused"
+        return "done" if reply.status == 200 and said else "refused"
 
     def idle(self, timeout: float) -> bool:
-        """Waits until nothing runs or waits and two readings agree; False when that did not happen.
+        """Waits until nothing runs or waits and readings agree for the settle time; False if they never do.
 
-        A target without such gauges gets its settle time.
+        Gauges that lag show an old rest first: what ends it within the settle time is seen. A target without
+        such gauges gets its settle time.
         """
         if self.dialect.poke:
             self.alive()
@@ -308,11 +317,13 @@ class Target:
         if not {"running", "waiting"} <= set(last):
             time.sleep(self.facts.settle)
             return True
-        while time.monotonic() < end:
+        since = time.monotonic()
+        while (now := time.monotonic()) < end:
             time.sleep(_POLL)
             last, before = self._steady(), last
-            if last == before and last.get("running") == 0 and last.get("waiting") == 0:
-                time.sleep(self.facts.settle)
+            if last != before or last.get("running") != 0 or last.get("waiting") != 0:
+                since = time.monotonic()
+            elif now - since >= self.facts.settle:
                 return True
         return False
 
@@ -331,10 +342,18 @@ class Target:
         if self.child is not None and self.child.ended_within(grace):
             return f"the server process ended ({self.child.how_it_ended()})"
         try:
-            wire.connect_again(self.address, _QUICK).close()
+            connecting.connect_again(self.address, _QUICK).close()
         except OSError as error:
-            return f"nothing answers at {self.url} any more: {wire.describe(error)}"
+            return f"nothing answers at {self.url} any more: {connecting.describe(error)}"
         return None
+
+    def is_back(self) -> bool:
+        """Whether a server that was gone can be reached again; a brief look."""
+        try:
+            connecting.connect(self.address, _BRIEF).close()
+        except OSError:
+            return False
+        return True
 
     def _own_cold(self) -> AbstractContextManager[Target | None]:
         """Where a request computes everything itself: here if requests can ask for it, else nowhere."""
@@ -361,7 +380,7 @@ class Target:
         return Meter(self.pid) if self.pid is not None else None
 
     def close(self) -> None:
-        self._http.close()
+        self._asker.close()
         if self.child is not None:
             self.child.close()
 
@@ -373,17 +392,34 @@ class Fleet:
         self.options = options
         self._main: Target | None = None
         self._cold: Target | None = None
+        self._lost: str | None = None
+        """Why the endpoint could not be reached any more when it was last needed."""
 
     def main(self) -> Target:
-        """The session's server, started at first need and again when a launched one has died."""
-        if self._main is not None and self._main.child is not None and self._main.gone():
-            self._main.close()
-            self._main = None
+        """The session's server, started at first need and again when a launched one has died.
+
+        An endpoint that died is looked for again at each case, briefly: TargetError while it is gone.
+        """
+        if self._lost is not None and self._main is not None and not self._main.is_back():
+            raise TargetError(self._lost)
+        if self._main is not None and (reason := self._main.gone()):
+            if self._main.child is None:
+                self._lost = reason
+                raise TargetError(reason)
+            self._forget()
+        elif self._lost is not None:
+            # One that came back may have been started otherwise.
+            self._forget()
         if self._main is None:
             self._main = self._start(())
             if self.options.how != "engine" and not self.options.dry:
                 self._main.facts = preflight.checked(self._main)
         return self._main
+
+    def _forget(self) -> None:
+        if self._main is not None:
+            self._main.close()
+        self._main = self._lost = None
 
     @contextmanager
     def for_serve(self, serve: Serve) -> Iterator[Target]:
@@ -483,13 +519,13 @@ def _engine() -> Dialect:
 
 def _answers(url: str) -> bool:
     """Whether any family's ready route answers 200: before that, the family cannot be told."""
-    return any(_ok(url + route) for route in sorted({known.ready for known in dialects()}))
-
-
-def _ok(url: str) -> bool:
+    asker = Asker(connecting.parse_address(url), {})
     try:
-        with requests.Session() as http:
-            http.trust_env = False
-            return http.get(url, timeout=_QUICK).status_code == 200
-    except requests.RequestException:
-        return False
+        return any(_ok(asker, route) for route in sorted({known.ready for known in dialects()}))
+    finally:
+        asker.close()
+
+
+def _ok(asker: Asker, route: str) -> bool:
+    page = asker.ask("GET", route, timeout=_QUICK)
+    return page is not None and page.status == 200

@@ -20,7 +20,7 @@ def words_of(given: str) -> list[str]:
 
 
 def _check_endpoint(url: str) -> None:
-    from conformance.wire import parse_address
+    from conformance.connecting import parse_address
 
     try:
         parse_address(url)

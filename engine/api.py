@@ -210,6 +210,10 @@ class GenerationBody(_Body):
         Top | None, Field(description="top k of every prompt token; such a request adopts nothing")
     ] = None
     user: str | None = None
+    request_id: Annotated[
+        str | None,
+        Field(min_length=1, max_length=256, description="the client's own name, by which /v1/abort ends it"),
+    ] = None
     trace: bool = False
 
     @property
@@ -332,6 +336,12 @@ class DetokenizeBody(_Body):
     """POST /detokenize."""
 
     tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
+
+
+class AbortBody(_Body):
+    """POST /v1/abort: the id of a reply, or the `request_id` that its client gave."""
+
+    request_id: Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class OverwriteBody(_Body):

@@ -42,6 +42,7 @@ A compact paged MLX engine: the reference that the prefix-cache conformance suit
   python -m engine doctor                   measure on this machine what outputs may depend on
   python -m engine faults                   list the faults that `serve --fault NAME` can build in
   python -m engine model export DIR         write the built-in model as a folder other servers load
+  python -m engine model export --gguf FILE    ... as a file that llama-server loads
 """
 
 SERVE_ABOUT = """\
@@ -152,6 +153,7 @@ def _add_serve(commands: Any) -> None:
     test.add_argument(
         "--fault", metavar="NAME", help="build in a fault; `python -m engine faults` lists them"
     )
+    _add_count(test, "--hash-bytes", "bytes of a block's hash: fewer let hashes collide, 0 lets all")
     test.add_argument("--test-mode", action="store_true", help="add the routes under /v1/test")
 
 
@@ -210,8 +212,17 @@ def _add_model_options(parser: Any) -> None:
 def _add_model(commands: Any) -> None:
     model = commands.add_parser("model", help="the built-in models")
     actions = model.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    export = actions.add_parser("export", help="write a built-in model as a folder that mlx_lm.server loads")
-    export.add_argument("directory", type=Path, metavar="DIR", help="folder to write; made where missing")
+    export = actions.add_parser("export", help="write tiny, or a .gguf file, for other servers")
+    export.add_argument(
+        "directory",
+        type=Path,
+        nargs="?",
+        metavar="DIR",
+        help="folder to write, as mlx_lm.server, vLLM and others load it; made where missing",
+    )
+    export.add_argument(
+        "--gguf", type=Path, metavar="FILE", help="file to write for llama-server (needs the package gguf)"
+    )
     _add_model_options(export)
     export.set_defaults(run=_export)
 
@@ -298,12 +309,37 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from engine.export import export
-
-    with _model_named():
-        export(arguments.directory, arguments.model, seed=arguments.model_seed)
-    print(f"wrote {arguments.model} to {arguments.directory}")
+    places = {"folder": arguments.directory, "gguf": arguments.gguf}
+    if not any(places.values()):
+        raise ConfigError("gguf", "give a folder DIR, a --gguf FILE, or both")
+    for form, place in places.items():
+        if place:
+            with _model_named():
+                _EXPORTS[form](place, arguments.model, seed=arguments.model_seed)
+            print(f"wrote {arguments.model} to {place}")
     return 0
+
+
+def _to_folder(place: Path, model: str, seed: int | None) -> None:
+    from engine.export import export
+    from engine.unpack import unpack
+
+    if model.endswith(".gguf"):
+        unpack(model, place)
+    else:
+        export(place, model, seed=seed)
+
+
+def _to_gguf(place: Path, model: str, seed: int | None) -> None:
+    from engine.exportgguf import export_gguf
+
+    try:
+        export_gguf(place, model, seed=seed)
+    except ModuleNotFoundError as error:
+        raise ConfigError("gguf", str(error)) from None
+
+
+_EXPORTS = {"folder": _to_folder, "gguf": _to_gguf}
 
 
 @contextmanager

@@ -29,7 +29,8 @@ class EngineConfig:
     block_size, grid, chunk: tokens. blocks: the pool's budget in blocks, each spanning all layers. share
     False never adopts (the no-sharing arm). reserve: what a paged store promises at admission, "full" (all
     the request may ever write) or "prompt" (what it has and one block a choice; more may cost a preemption).
-    drain: seconds that a first signal leaves to what runs. fault names a mutation of `engine.faults`.
+    hash_bytes: length of a block's hash; shortened only so that hashes collide (key/4). drain: seconds that a
+    first signal leaves to what runs. fault names a mutation of `engine.faults`.
     determinism: "bits" (products of fixed shapes, whatever runs beside them) or "fast" (as they come). blas:
     "auto", "builtin" or the path of a library. port 0 means any free one.
     """
@@ -44,6 +45,7 @@ class EngineConfig:
     max_batch: int = 8
     max_queue: int = 1024
     reserve: str = "full"
+    hash_bytes: int = 16
     drain: int = 10
     host: str = "127.0.0.1"
     port: int = 8000
@@ -83,6 +85,7 @@ _BOUNDS = {
     "chunk": (1, 2**20),
     "max_batch": (1, 1024),
     "max_queue": (1, 2**20),
+    "hash_bytes": (0, 16),
     "drain": (0, 3600),
     "port": (0, 65535),
 }

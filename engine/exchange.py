@@ -7,7 +7,8 @@ know bodies, routes or what the events mean, beyond which of them are last.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,8 @@ from engine.messages import Done, Event, Failed, Progress, Request, WorkerLike
 
 # How long to wait for an event before asking whether the engine thread still lives, seconds.
 CHECK_SECONDS = 1.0
+ABORTED = 409
+"""The status of a request that another one ended."""
 
 
 class Exchange:
@@ -37,8 +40,8 @@ class Exchange:
         self._open[which] = request.id
 
     def _deliver(self, which: int, event: Event) -> None:
-        """Called on the engine thread: never waits, and outlives a loop that is already closed."""
-        if not self._loop.is_closed():
+        """Called on the engine thread: never waits. A loop that has closed has nobody left to tell."""
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._queue.put_nowait, (which, event))
 
     async def events(self) -> AsyncIterator[tuple[int, Progress]]:
@@ -64,11 +67,41 @@ class Exchange:
                 if not self._worker.alive:
                     raise ApiError(503, "the engine has stopped", type="server_error") from None
 
+    def abort(self) -> None:
+        """End whatever has not ended as a failure that says so; the reader of the events learns it next."""
+        for which, request_id in self._open.items():
+            self._worker.cancel(request_id)
+            self._queue.put_nowait((which, Failed(ABORTED, "the request was aborted", "aborted")))
+
     def close(self) -> None:
         """Cancel whatever has not ended."""
         for request_id in self._open.values():
             self._worker.cancel(request_id)
         self._open.clear()
+
+
+class Exchanges:
+    """Those that go on, by every name of their request, so that another connection can end one."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Exchange] = {}
+
+    @contextmanager
+    def holding(self, exchange: Exchange, names: Iterable[str]) -> Iterator[None]:
+        """Knows the exchange meanwhile; a name that is given twice is that of the later one."""
+        mine = dict.fromkeys(names, exchange)
+        self._named |= mine
+        try:
+            yield
+        finally:
+            self._named = {name: one for name, one in self._named.items() if one is not exchange}
+
+    def abort(self, name: str) -> bool:
+        """End the request of that name; False where none goes on."""
+        exchange = self._named.get(name)
+        if exchange is not None:
+            exchange.abort()
+        return exchange is not None
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

@@ -24,14 +24,19 @@ def export(directory: str | Path, model: str = "tiny", seed: int | None = None) 
 
     Raises ModelError for any other model and for a folder that cannot be written.
     """
-    if model != "tiny":
-        raise ModelError(f"cannot export {model!r}: only tiny is a plain network that other servers load")
     tokenizer = ByteTokenizer()
-    weights = tiny_weights(tokenizer.plain_ids(), seed)
+    weights = plain_weights(model, tokenizer, seed)
     try:
         _write(Path(directory), TINY, weights, tokenizer)
     except OSError as error:
         raise ModelError(f"cannot write to {str(directory)!r}: {error.strerror or error}") from error
+
+
+def plain_weights(model: str, tokenizer: ByteTokenizer, seed: int | None) -> dict[str, mx.array]:
+    """fp32 weights of ``model`` by mlx-lm's names. Raises ModelError for one that is no plain network."""
+    if model != "tiny":
+        raise ModelError(f"cannot export {model!r}: only tiny is a plain network that other servers load")
+    return tiny_weights(tokenizer.plain_ids(), seed)
 
 
 def _write(folder: Path, config: LlamaConfig, weights: dict[str, mx.array], tokenizer: ByteTokenizer) -> None:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from engine.api import ApiError, Json
-from engine.exchange import Exchange, while_connected
+from engine.exchange import Exchange, Exchanges, while_connected
 from engine.messages import (
     Done,
     Finished,
@@ -34,7 +34,8 @@ class Generation(Response):
     """An ASGI response that runs `requests` on the worker for as long as the client stays connected.
 
     Choices are numbered over all prompts: prompt i's choice k has index i * n + k. `echoes`: each prompt's
-    text by tokens, or nothing. `trace` begins every prompt's trace.
+    text by tokens, or nothing. `trace` begins every prompt's trace. `exchanges` know it by the reply's id,
+    and by the `name` that the client gave, if any.
     """
 
     def __init__(
@@ -46,9 +47,12 @@ class Generation(Response):
         *,
         stream: bool,
         trace: Json,
+        exchanges: Exchanges,
+        name: str | None,
     ) -> None:
         super().__init__()
         self._worker, self._reply, self._requests, self._stream = worker, reply, requests, stream
+        self._exchanges, self._names = exchanges, [reply.id, *([name] if name else [])]
         self._usages = [Usage() for _ in requests]
         self._traces: list[Json] = [dict(trace) for _ in requests]
         self._choices = [
@@ -64,10 +68,11 @@ class Generation(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Only a server that goes down cancels a response, and then the connection goes with it.
         with suppress(asyncio.CancelledError):
-            await while_connected(receive, self._run(scope, receive, send))
+            exchange = Exchange(self._worker)
+            with self._exchanges.holding(exchange, self._names):
+                await while_connected(receive, self._run(exchange, scope, receive, send))
 
-    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(self._worker)
+    async def _run(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             self._submit(exchange)
             if self._stream:

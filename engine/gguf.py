@@ -9,7 +9,9 @@ Q8_0), and the only type that a CPU's BLAS multiplies fast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -21,8 +23,8 @@ from engine.tokenizer import HFTokenizer, Tokenizer
 GROUP = 32
 """Weights of one scale in Q4_0, Q4_1 and Q8_0."""
 
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_LAYER = {
+TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -35,8 +37,8 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_NEEDED = _LAYER.keys() - {"attn_q_norm", "attn_k_norm"}
-_SIZES = {
+_NEEDED = LAYER.keys() - {"attn_q_norm", "attn_k_norm"}
+SIZES = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
     "num_hidden_layers": "block_count",
@@ -65,26 +67,50 @@ _WORDS = (
 """How Llama 3 and Qwen 2 cut text before merges, but for the digits that stay together."""
 
 
+@dataclass(frozen=True)
+class Opened:
+    """What one file holds: the config.json that says the same, and fp32 weights in mlx-lm's names."""
+
+    config: dict[str, Any]
+    sizes: LlamaConfig
+    weights: dict[str, mx.array]
+    metadata: dict[str, Any]
+    stretched: mx.array | None
+    """What Llama 3 stretches the period of each rope pair by."""
+
+
 def load_gguf(path: str, grid: int) -> tuple[Runner, Tokenizer]:
     """Model and tokenizer of one file. Raises ModelError, with the reason, for one that is no such model."""
+    with _named(path):
+        found = opened(path)
+        rope = _rope(found.config, found.sizes, found.stretched)
+        vocabulary = len(found.metadata[f"{_TOKENIZER}tokens"])
+        runner = assemble(found.sizes, found.weights, vocabulary, grid, rope)
+        return runner, tokenizer_of(found.metadata)
+
+
+def opened(path: str) -> Opened:
+    """The file, read and unpacked. Raises ModelError as `load_gguf` does."""
     tensors, metadata = _read(path)
     config = config_of(metadata)
     accept(path, config)
+    with _named(path):
+        sizes = _sizes(config, tensors)
+        weights = weights_of(tensors, sizes, interleaved=config["model_type"] == "llama")
+        return Opened(config, sizes, weights, metadata, tensors.get("rope_freqs.weight"))
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Says of which file something is missing or refused; what says so already passes through."""
     try:
-        return _assembled(tensors, config, metadata, grid), tokenizer_of(metadata)
+        yield
     except KeyError as error:
         raise ModelError(f"cannot load {path!r}: it lacks {error.args[0]}") from None
     except ModelError as error:
+        if repr(path) in str(error):
+            raise
         raise ModelError(f"model {path!r} is refused: {error}") from None
-
-
-def _assembled(
-    tensors: Mapping[str, mx.array], config: Mapping[str, Any], metadata: Mapping[str, Any], grid: int
-) -> Runner:
-    sizes = _sizes(config, tensors)
-    weights = weights_of(tensors, sizes, interleaved=config["model_type"] == "llama")
-    rope = _rope(config, sizes, tensors.get("rope_freqs.weight"))
-    return assemble(sizes, weights, len(metadata[f"{_TOKENIZER}tokens"]), grid, rope)
 
 
 def _read(path: str) -> tuple[dict[str, mx.array], dict[str, Any]]:
@@ -103,7 +129,7 @@ def _plain(value: Any) -> Any:
 def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """GGUF metadata as the config.json that says the same."""
     kind = metadata.get("general.architecture")
-    named = {name: metadata.get(f"{kind}.{key}") for name, key in _SIZES.items()}
+    named = {name: metadata.get(f"{kind}.{key}") for name, key in SIZES.items()}
     config = {name: value for name, value in named.items() if value is not None}
     scaling = metadata.get(f"{kind}.rope.scaling.type", "none")
     if scaling != "none":
@@ -171,10 +197,10 @@ def weights_of(
 def _place(stem: str) -> str:
     """mlx-lm's name of a tensor."""
     block, number, name = (*stem.split(".", 2), "", "")[:3]
-    if block == "blk" and name in _LAYER:
-        return f"model.layers.{number}.{_LAYER[name]}"
-    if stem in _TOP:
-        return _TOP[stem]
+    if block == "blk" and name in LAYER:
+        return f"model.layers.{number}.{LAYER[name]}"
+    if stem in TOP:
+        return TOP[stem]
     raise ModelError(f"its tensor {stem!r} has no place in a Llama-family forward")
 
 
@@ -194,7 +220,7 @@ def _halves(rows: mx.array, heads: int) -> mx.array:
 
 def _check_whole(weights: Mapping[str, mx.array], sizes: LlamaConfig) -> None:
     layers = range(sizes.num_hidden_layers)
-    needed = [f"model.layers.{layer}.{_LAYER[name]}.weight" for layer in layers for name in sorted(_NEEDED)]
+    needed = [f"model.layers.{layer}.{LAYER[name]}.weight" for layer in layers for name in sorted(_NEEDED)]
     missing = [n for n in ("model.embed_tokens.weight", "model.norm.weight", *needed) if n not in weights]
     if missing:
         raise KeyError(f"the tensor of {missing[0]}")

@@ -134,7 +134,7 @@ class Operation:
 
 
 _BODY = (400, 408, 413)
-_GENERATION = (*_BODY, 404, 500, 503)
+_GENERATION = (*_BODY, 404, 409, 500, 503)
 _CALL = (500, 503)
 
 OPERATIONS = {
@@ -148,6 +148,7 @@ OPERATIONS = {
     "/metrics": Operation("Statistics for Prometheus", None),
     "/openapi.json": Operation("This document", Facts),
     "/v1/cache/stats": Operation("One consistent snapshot of the statistics", Facts),
+    "/v1/abort": Operation("End a request that goes on", Facts, api.AbortBody, statuses=(*_BODY, 404)),
     "/v1/cache/reset": Operation("Forget every stored prefix", Facts, statuses=_CALL),
     "/v1/cache/mark": Operation("Start the peak gauge again", Facts, statuses=_CALL),
     "/v1/test/overwrite": Operation(
@@ -163,8 +164,9 @@ OPERATIONS = {
 _MEANINGS = {
     200: "Done",
     400: "A field is wrong; `param` names it",
-    404: "No such model",
+    404: "No such model or request",
     408: "The body did not arrive in time",
+    409: "The request was aborted",
     413: "The body is too large",
     500: "The engine failed at this",
     503: "Busy or stopping; `Retry-After` says when to come back",

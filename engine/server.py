@@ -26,6 +26,7 @@ from starlette.responses import Response
 import engine
 from engine import metrics, openapi
 from engine.api import (
+    AbortBody,
     AdapterBody,
     ApiError,
     B,
@@ -43,6 +44,7 @@ from engine.api import (
     parse,
 )
 from engine.config import EngineConfig
+from engine.exchange import Exchanges
 from engine.generation import Generation
 from engine.messages import Adapter, Request, RequestError, SamplingParams, WorkerLike
 from engine.output import pieces
@@ -133,6 +135,7 @@ class Routes:
         self._fingerprint = fingerprint(config)
         self._document = openapi.document(NAME, [route[:2] for route in self.table(config.test_mode)])
         self._created = int(time.time())
+        self._exchanges = Exchanges()
         self._metrics = metrics.registry(worker.stats)
 
     def table(self, test_mode: bool) -> list[Route]:
@@ -148,6 +151,7 @@ class Routes:
             ("GET", "/metrics", self.metrics),
             ("GET", "/openapi.json", self.openapi),
             ("GET", "/v1/cache/stats", self.stats),
+            ("POST", "/v1/abort", self.abort),
             ("POST", "/v1/cache/reset", self.reset),
             ("POST", "/v1/cache/mark", self.mark),
         ]
@@ -198,7 +202,22 @@ class Routes:
         ]
         echoes = [await self._echo(prompt) if wants.echo else () for prompt in prompts]
         trace = {"ignored_fields": body.ignored_fields}
-        return Generation(self._worker, reply, requests, echoes, stream=body.stream, trace=trace)
+        return Generation(
+            self._worker,
+            reply,
+            requests,
+            echoes,
+            stream=body.stream,
+            trace=trace,
+            exchanges=self._exchanges,
+            name=body.request_id,
+        )
+
+    async def abort(self, request: HttpRequest) -> Response:
+        name = (await read(AbortBody, request)).request_id
+        if not self._exchanges.abort(name):
+            raise ApiError(404, f"request_id: no request {name!r} goes on here", param="request_id")
+        return json_response({"aborted": name})
 
     def _adapter(self, name: str | None) -> Adapter | None:
         """The adapter that a model's name asks for; None for the model itself."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 EOS = "<|endoftext|>"
@@ -144,6 +145,10 @@ class HFTokenizer:
     @property
     def eos_ids(self) -> frozenset[int]:
         return self._eos
+
+    def save(self, folder: Path) -> None:
+        """Write its files (tokenizer.json and what belongs to it) into a folder that is there."""
+        self._hf.save_pretrained(str(folder))
 
     def encode(self, text: str) -> list[int]:
         return list(self._hf.encode(text))

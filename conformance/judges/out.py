@@ -108,17 +108,37 @@ def cold_equals_cold(case: Case, outcomes: Sequence[Outcome], grade: Grade) -> N
         )
 
 
-def compare(case: Case, grade: Grade, reply: Outcome, solo: Outcome) -> Difference | None:
-    """The first difference of a reply from its solo at a grade; None when they are equal at that grade."""
-    if grade == "text":
-        return _text_difference(reply.text, solo.text)
+def compare(
+    case: Case, grade: Grade, reply: Outcome, solo: Outcome, other: str = "alone"
+) -> Difference | None:
+    """The first difference of a reply from its solo at a grade; None when they are equal at that grade.
+
+    `other` says in words whose reply the second one is.
+    """
     a, b = _sequence(reply), _sequence(solo)
-    if a is None or b is None:
-        return _text_difference(reply.text, solo.text)
-    found = _sequence_difference(a, b, solo)
+    if grade == "text" or a is None or b is None:
+        return _text_difference(reply.text, solo.text, other)
+    found = _sequence_difference(a, b, solo, other)
     if grade == "decided":
         return _decided(case, found, solo)
-    return found or (_logprob_difference(reply, solo) if grade == "bits" else None)
+    return found or (_logprob_difference(reply, solo, other) if grade == "bits" else None)
+
+
+def apart_from_solo(case: Case, outcomes: Sequence[Outcome]) -> tuple[Outcome, str] | None:
+    """The first reply that parts from its solo run at the target's grade, and how; None when none does."""
+    solos = [solo_of(case, outcome) for outcome in outcomes]
+    grade = effective_grade(case, [*outcomes, *solos], "target")
+    cold_equals_cold(case, outcomes, grade)
+    for outcome, solo in zip(outcomes, solos, strict=True):
+        if difference := compare(case, grade, outcome, solo):
+            return outcome, _parts(outcome, difference)
+    _guard_decided(case, grade, solos)
+    return None
+
+
+def content_of(outcome: Outcome) -> Sequence[int | str]:
+    """What a reply says, as exactly as it came: ids, else token texts, else text."""
+    return _sequence(outcome) or outcome.text
 
 
 def _sequence(outcome: Outcome) -> Sequence[int | str] | None:
@@ -130,33 +150,33 @@ def _first_unequal(a: Sequence[object], b: Sequence[object]) -> int | None:
     return min(len(a), len(b)) if position is None and len(a) != len(b) else position
 
 
-def _sequence_difference(a: Sequence[int | str], b: Sequence[int | str], solo: Outcome) -> Difference | None:
+def _sequence_difference(
+    a: Sequence[int | str], b: Sequence[int | str], solo: Outcome, other: str
+) -> Difference | None:
     at = _first_unequal(a, b)
     if at is None:
         return None
     gap = f", top-2 gap there {solo.gaps[at]:.4g}" if solo.gaps and at < len(solo.gaps) else ""
-    return Difference(at, f"token {at} is {_at(a, at)}, alone it is {_at(b, at)}{gap}")
+    return Difference(at, f"token {at} is {_at(a, at)}, {other} it is {_at(b, at)}{gap}")
 
 
 def _at(tokens: Sequence[int | str], position: int) -> str:
     return repr(tokens[position]) if position < len(tokens) else "missing"
 
 
-def _text_difference(a: str, b: str) -> Difference | None:
+def _text_difference(a: str, b: str, other: str) -> Difference | None:
     at = _first_unequal(a, b)
-    return (
-        None
-        if at is None
-        else Difference(at, f"character {at}: {a[at : at + 20]!r}, alone {b[at : at + 20]!r}")
-    )
+    if at is None:
+        return None
+    return Difference(at, f"character {at}: {a[at : at + 20]!r}, {other} {b[at : at + 20]!r}")
 
 
-def _logprob_difference(reply: Outcome, solo: Outcome) -> Difference | None:
+def _logprob_difference(reply: Outcome, solo: Outcome, other: str) -> Difference | None:
     at = _first_unequal(reply.logprobs or [], solo.logprobs or [])
     if at is None:
         return None
     a, b = (_at_float(o.logprobs, at) for o in (reply, solo))
-    return Difference(at, f"token {at} is the same, but its logprob is {a}, alone {b}")
+    return Difference(at, f"token {at} is the same, but its logprob is {a}, {other} {b}")
 
 
 def _at_float(values: list[float] | None, position: int) -> str:
@@ -236,7 +256,7 @@ class OwnContent(Strict):
 
 
 @register("own_content", "out/3", OwnContent, solo_steps=of_step)
-def own_content(args: OwnContent, case: Case) -> Finding:
+def owncontent_of(args: OwnContent, case: Case) -> Finding:
     """No reply holds another request's content: reply i = solo i and differs from every solo j (out/3).
 
     Never gated on a hit: a corrupt reply may report 0.
@@ -244,7 +264,7 @@ def own_content(args: OwnContent, case: Case) -> Finding:
     got = case.requests(args.of)
     solos = [solo_of(case, outcome) for outcome in got]
     grade = effective_grade(case, [*got, *solos], "tokens" if case.facts.grade == "bits" else "target")
-    _guard_distinct(got, solos)
+    guard_distinct(got, solos)
     cold_equals_cold(case, got, grade)
     foreign = [_foreign(i, got, solos) for i in range(len(got))]
     differences = [compare(case, grade, o, solo) for o, solo in zip(got, solos, strict=True)]
@@ -255,13 +275,9 @@ def own_content(args: OwnContent, case: Case) -> Finding:
     return Finding(found.expected, found.observed, stolen[1], stolen[0].id)
 
 
-def _content(outcome: Outcome) -> Sequence[int | str]:
-    return _sequence(outcome) or outcome.text
-
-
-def _guard_distinct(got: Sequence[Outcome], solos: Sequence[Outcome]) -> None:
+def guard_distinct(got: Sequence[Outcome], solos: Sequence[Outcome]) -> None:
     for i, solo in enumerate(solos):
-        twin = next((j for j in range(i) if _content(solos[j]) == _content(solo)), None)
+        twin = next((j for j in range(i) if content_of(solos[j]) == content_of(solo)), None)
         guard(
             twin is None,
             f"alone, {got[twin or 0].id} and {got[i].id} answer alike, so content shows no owner",
@@ -269,8 +285,8 @@ def _guard_distinct(got: Sequence[Outcome], solos: Sequence[Outcome]) -> None:
 
 
 def _foreign(index: int, got: Sequence[Outcome], solos: Sequence[Outcome]) -> str:
-    reply = _content(got[index])
-    owner = next((j for j, solo in enumerate(solos) if j != index and _content(solo) == reply), None)
+    reply = content_of(got[index])
+    owner = next((j for j, solo in enumerate(solos) if j != index and content_of(solo) == reply), None)
     if owner is None:
         return ""
     return f"{got[index].id} answers what {got[owner].id} answers alone: it holds another request's content"

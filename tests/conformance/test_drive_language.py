@@ -260,9 +260,11 @@ def test_a_burst_may_be_staggered(tmp_path: Path) -> None:
     four = burst()
     step = PlannedStep("burst", "four", four.requests, together=True, stagger=0.05)
     with fake_target() as (target, _):
-        span = driven(tmp_path, target, step).span("four")
+        seen = driven(tmp_path, target, step)
+    span = seen.span("four")
     assert span is not None
-    assert span.detail["spread"] >= 0.14
+    assert all(o.sent >= span.start + 0.05 * o.index for o in seen.of("four"))
+    assert seen.of("four")[3].sent - span.start >= 0.15
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,25 @@ def test_prompts_are_made_of_earlier_ones_and_their_replies(engine: Engine) -> N
     assert longer.cached == 128
 
 
+def test_a_chat_goes_on_as_the_ids_it_was_rendered_to(engine: Engine) -> None:
+    seen = engine.run(
+        """
+        steps:
+          - send: chat
+            messages:
+              - {role: user, content: [system]}
+            max_tokens: 4
+          - send: bare
+            prompt: [{rendered_of: chat}, {unique: 3}]
+            max_tokens: 4
+        """,
+        "bare",
+    )
+    chat, bare = the(seen, "chat"), the(seen, "bare")
+    assert ids(bare)[:-3] == chat.rendered_ids
+    assert bare.cached == len(ids(bare)[:-3]) // 32 * 32
+
+
 def test_one_token_is_changed_and_nothing_else(engine: Engine) -> None:
     seen = engine.run(
         """
@@ -221,8 +240,7 @@ def test_an_adapter_is_another_identity_until_it_is_reloaded(engine: Engine) -> 
     ("more", "reason"),
     [
         ("adapter: z", "the target serves no adapter 'z' (a, b)"),
-        ("sampling: {top_p: 0.5}", "the target is not known to take top_p"),
-        ("leave: {phase: decoding, how: abort}", "the target has no route that ends a request"),
+        ("sampling: {top_p: 0.5, min_tokens: 1}\n    adapter: y", "the target serves no adapter 'y' (a, b)"),
     ],
 )
 def test_what_the_engine_lacks_is_unobservable(engine: Engine, more: str, reason: str) -> None:

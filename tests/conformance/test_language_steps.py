@@ -192,9 +192,12 @@ def test_a_staggered_burst_is_sent_in_steps(engine: Engine) -> None:
         """,
         "row",
     )
-    sent = [o.sent for o in case(seen).requests("row")]
-    assert all(later - earlier > 0.05 for earlier, later in pairwise(sent))
-    assert case(seen).detail("row")["spread"] > 0.1
+    span = seen.span("row")
+    assert span is not None
+    # However busy the machine is, none is sent before its time.
+    early = [o.sent - (span.start + 0.1 * o.index) for o in case(seen).requests("row")]
+    assert min(early) >= 0
+    assert "spread" in span.detail
 
 
 def test_a_loop_counts_on_and_differs_in_every_round(engine: Engine) -> None:
@@ -284,7 +287,7 @@ def test_a_churn_goes_on_until_so_much_was_evicted(engine: Engine) -> None:
     assert case(seen).delta("evictions", "before", "after") >= 20
     told = case(seen).detail("noise")
     assert 20 <= told["evictions"] < 40
-    assert told["tokens"] < 6 * 160 * 32
+    assert told["tokens"] < 6 * 48 * 32
 
 
 def test_a_named_reset_tells_what_came_of_it(engine: Engine) -> None:
@@ -331,7 +334,7 @@ def test_arms_run_the_same_steps_otherwise_on_the_same_server(engine: Engine) ->
     assert len({o.plan.salt for o in [*main, *slow, *whole]}) == 3
 
 
-@pytest.mark.parametrize("how", ["fin", "half_close"])
+@pytest.mark.parametrize("how", ["fin", "half_close", "abort"])
 def test_a_ladder_of_words_is_put_where_it_is_used(engine: Engine, how: str) -> None:
     seen = engine.run(
         """
@@ -346,7 +349,7 @@ def test_a_ladder_of_words_is_put_where_it_is_used(engine: Engine, how: str) -> 
         """,
         "leavers",
         rung=f"how={how}",
-        ladder="{how: [fin, half_close]}",
+        ladder="{how: [fin, half_close, abort]}",
     )
     leavers = seen.of("leavers")
     assert seen.trouble is None
@@ -412,3 +415,20 @@ def test_a_client_that_stops_reading_closes_after_its_time(engine: Engine) -> No
     assert sleeper.left == "decoding"
     assert sleeper.error is None
     assert sleeper.ended - sleeper.tokens_at[0] > 0.3
+
+
+def test_a_queued_request_is_aborted_by_its_name(engine: Engine) -> None:
+    seen = engine.run(
+        """
+        steps:
+          - hold: queued
+          - send: gone
+            prompt: [system]
+            leave: {how: abort, phase: queued}
+          - mark: after
+        """,
+        "gone",
+    )
+    [gone] = seen.of("gone")
+    assert (gone.left, gone.error, gone.status) == ("queued", None, 409)
+    assert case(seen).gauge("waiting", "after") == 0

@@ -26,6 +26,9 @@ SYMBOLS = {"B": 32, "G": 16, "C": 256, "pool": 1000, "prefix": 3700}
         ("pool/2B", 15),
         ("B-40", -8),
         ("B*2/3", 21),
+        ("max(2, 1G-1)", 15),
+        ("max(2,G-16)+1", 3),
+        ("max(B, C, G)", 256),
     ],
 )
 def test_value(expr: int | str, value: int) -> None:
@@ -43,6 +46,10 @@ def test_value(expr: int | str, value: int) -> None:
         "-B",
         "1.5B",
         "B(2)",
+        "max(B)",
+        "min(B, C)",
+        "(B, C)",
+        "max(B, C)(B)",
         "2^B",
         "(B",
         "08B 1",

@@ -110,7 +110,7 @@ def test_as_names_another_requirement(tmp_path: Path) -> None:
         ("counted: {of: eight}", "counted:", 19, 3, "the key 'of' is missing"),
         ("counted: {of: eight}", "counted: [1]", 18, 14, "the arguments of counted are a mapping, not [1]"),
         ("counted: {of: eight}", "{counted: {}, of: 1}", 18, 5, "an expectation is one judge's word"),
-        ("counted:", "contained:", 18, 5, "unknown judge 'contained', did you mean 'counted'?"),
+        ("counted:", "countend:", 18, 5, "unknown judge 'countend', did you mean 'counted'?"),
         ("counted: {of: eight}", "counted: {of: eight, as: x}", 18, 30, "should match the pattern"),
         ("id: adopt-them", "id: counted", 19, 5, "two expectations are called 'counted'"),
         ("id: adopt-them", "as: adopt/99", 19, 44, "there is no requirement adopt/99"),
@@ -135,7 +135,7 @@ def test_a_mistake_is_named_at_its_place(
 
 
 def test_every_mistake_is_reported_in_the_order_of_the_file(tmp_path: Path) -> None:
-    text = GOOD.replace("title: A sample", "title: 3").replace("counted:", "contained:").replace("8\n", "x\n")
+    text = GOOD.replace("title: A sample", "title: 3").replace("counted:", "countend:").replace("8\n", "x\n")
     assert [p.line for p in refused(tmp_path, text).problems] == [3, 13, 18]
 
 

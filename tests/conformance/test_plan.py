@@ -169,9 +169,40 @@ def test_salts_shared_private_and_labelled() -> None:
         {"send": "d", "prompt": prompt, "salt": "tenant"},
     ]
     a, b, c, d = ([r.salt for r in step.requests] for step in plan(steps).steps)
-    assert a == ["run-area/case"]
-    assert b == ["run-area/case-b[0]", "run-area/case-b[1]"]
-    assert c == d == ["run-area/case-label-tenant"]
+    assert a == ["run-area.case"]
+    assert b == ["run-area.case-b[0]", "run-area.case-b[1]"]
+    assert c == d == ["run-area.case-label-tenant"]
+
+
+def test_a_salt_may_be_left_out_or_be_an_adapters_name() -> None:
+    prompt = ["system"]
+    steps: list[dict[str, Any]] = [
+        {"send": "a", "prompt": prompt, "salt": "none"},
+        {"send": "b", "prompt": prompt, "salt": "adapter:x"},
+        {"send": "c", "prompt": prompt},
+    ]
+    made = make_plan(case(steps), "", facts(adapters=["x"], granule=12), "ci", "run", Ids())
+    a, b, c = (step.requests[0] for step in made.steps)
+    assert [a.salt, b.salt, c.salt] == ["", "adapter:x", "run-area.case"]
+    assert a.parts == b.parts == [12, 32], "a head keeps this workload apart from others"
+    assert ids(a) == ids(b)
+    assert ids(a)[12:] == ids(c)
+    another = make_plan(case(steps), "", facts(adapters=["x"], granule=12), "ci", "else", Ids())
+    assert ids(another.steps[0].requests[0])[:12] != ids(a)[:12]
+
+
+@pytest.mark.parametrize(
+    ("salt", "told", "reason"),
+    [
+        ("none", {"has_salt": False}, "no salt field"),
+        ("adapter:x", {"has_salt": False, "adapters": ["x"]}, "no salt field"),
+        ("adapter:x", {"adapters": ["y"]}, "serves no adapter 'x'"),
+    ],
+)
+def test_a_bare_salt_needs_a_field_and_an_adapter(salt: str, told: dict[str, Any], reason: str) -> None:
+    spec = case([{"send": "a", "prompt": ["system"], "salt": salt}])
+    with pytest.raises(Unobservable, match=reason):
+        make_plan(spec, "", facts(**told), "ci", "run", Ids())
 
 
 def test_arms_and_rungs_have_salts_of_their_own() -> None:
@@ -182,7 +213,13 @@ def test_arms_and_rungs_have_salts_of_their_own() -> None:
         for arm in ("main", "cold")
         for more in ({}, ladder)
     }
-    assert salts == {"run-area/case", "run-area/case-cold", "run-area/case-n=1G", "run-area/case-n=1G-cold"}
+    assert salts == {"run-area.case", "run-area.case-cold", "run-area.case-n=1G", "run-area.case-n=1G-cold"}
+
+
+def test_a_salt_holds_nothing_that_vllm_refuses() -> None:
+    steps = [{"burst": "b", "requests": 2, "prompt": ["system"], "salt": "private"}]
+    made = plan(steps, arm="cold", id="area/case").steps[0].requests
+    assert not any(set(request.salt) & set("@/\\\0") for request in made)
 
 
 def test_without_a_salt_field_a_head_in_whole_granules_takes_its_place() -> None:
@@ -336,7 +373,7 @@ def test_turns_grow_by_reply_and_suffix() -> None:
     assert ids(second)[:-3] == [*ids(first), 1, 2]
     assert ids(third)[:-3] == [*ids(second), 1, 2]
     assert (first.id, second.id, second.index) == ("talk[0]", "talk[1]", 1)
-    assert first.salt == second.salt == "run-area/case"
+    assert first.salt == second.salt == "run-area.case"
     assert (second.max_tokens, second.stream, second.parts) == (5, True, [37, 3])
 
 

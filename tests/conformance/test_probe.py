@@ -50,6 +50,13 @@ def test_facts_come_from_where_the_dialect_says() -> None:
     assert facts.machine["cores"].isdigit()
 
 
+@pytest.mark.parametrize(("said", "margin"), [(None, 0.02), (0.001, 0.001)])
+def test_the_margin_is_the_dialects_unless_the_user_knows_better(said: float | None, margin: float) -> None:
+    known = dialect(facts={"granule": 4, "margin": 0.02})
+    with fake_target(known=known, margin=said) as (target, _):
+        assert target.facts.margin == margin
+
+
 def test_a_word_that_the_dialect_does_not_know_is_not_said() -> None:
     sources = {"granule": 4, "sharing": {"get": "/info", "path": "store", "map": {"paged": "all"}}}
     with fake_target(Behaviour(pages={"/info": {"store": "odd"}}), dialect(facts=sources)) as (target, _):

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -446,3 +447,61 @@ def test_a_dry_fleet_shows_the_session_s_server_in_place_of_others() -> None:
             raise AssertionError("never shown")
         fleet.close()
         assert server.state.seen == []
+
+
+def test_a_gauge_that_lags_is_waited_for_by_the_declared_settle_time() -> None:
+    """A rest that is older than the request; what the request did shows half a second late."""
+    sent: list[float] = []
+
+    def page() -> str:
+        late = bool(sent) and time.monotonic() - sent[0] > 0.5
+        return json.dumps({"live": 10 if late else 3, "running": 0, "waiting": 0, "sequence": 1})
+
+    known = dialect(facts={"block": 4, "granule": 4, "settle": 0.7})
+    with fake_target(Behaviour(made={"/stats": page}), known) as (target, _):
+        target.send(planned("seed", [1, 2, 3]))
+        sent.append(time.monotonic())
+        assert target.idle(timeout=10)
+        assert target.sample()["live"] == 10
+
+
+def test_what_runs_after_all_within_the_settle_time_is_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = dialect(facts={"block": 4, "granule": 4, "settle": 0.3})
+    running = iter([0, 0, 1, 1])
+    with fake_target(Behaviour(), known) as (target, _):
+        monkeypatch.setattr(target, "sample", lambda: {"running": next(running, 1), "waiting": 0})
+        assert not target.idle(timeout=0.6)
+
+
+def test_a_reset_that_leads_elsewhere_is_not_followed() -> None:
+    behaviour = Behaviour()
+    with fake_target(behaviour) as (target, server):
+        behaviour.redirects = {"/reset": "/mark"}
+        marks = server.state.marks
+        assert target.reset() == {"done": False, "tries": 1, "reason": "/reset: redirected"}
+        assert server.state.marks == marks
+
+
+def test_ids_that_are_none_are_refused() -> None:
+    behaviour = Behaviour()
+    with fake_target(behaviour) as (target, _):
+        behaviour.made = {"/tokenize": lambda: '{"tokens": ["a", 1]}'}
+        with pytest.raises(ValueError, match="the target's /tokenize gave no ids"):
+            target.encode("a")
+
+
+def test_an_endpoint_that_is_back_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.target.dialects", lambda: (dialect(),))
+    with fake_server() as server:
+        fleet = open_target(options(how="endpoint", url=server.url))
+        first = fleet.main()
+        server.close()
+        for _ in range(2):
+            with pytest.raises(TargetError, match=f"nothing answers at {server.url} any more"):
+                fleet.main()
+    with fake_server(port=first.address.port) as again:
+        second = fleet.main()
+        assert second is not first
+        assert fleet.main() is second
+        assert again.state.seen
+    fleet.close()

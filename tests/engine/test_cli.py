@@ -72,6 +72,7 @@ def test_every_option_reaches_the_config() -> None:
         *("--storage", "dense", "--block-size", "16", "--blocks", "99", "--grid", "64", "--chunk", "128"),
         *("--max-batch", "4", "--max-queue", "7", "--no-sharing", "--fault", "f", "--test-mode"),
         *("--blas", "builtin", "--determinism", "fast", "--reserve", "prompt", "--drain", "3"),
+        *("--hash-bytes", "2"),
     )
     assert given == EngineConfig(
         host="127.0.0.2",
@@ -92,6 +93,7 @@ def test_every_option_reaches_the_config() -> None:
         determinism="fast",
         reserve="prompt",
         drain=3,
+        hash_bytes=2,
     )
 
 
@@ -133,7 +135,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ((*SERVE, "--model", "tiny", "--model-seed", "-1"), "--model-seed"),
         ((), "COMMAND"),
         (("model",), "COMMAND"),
-        (("model", "export"), "DIR"),
+        (("model", "export"), "--gguf: give a folder DIR, a --gguf FILE, or both"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_option(
@@ -241,6 +243,28 @@ def test_export_writes_the_model_asked_for(
     assert cli.main(["model", "export", str(tmp_path), "--model", "tiny-fat", "--model-seed", "3"]) == 0
     assert written == [(tmp_path, "tiny-fat", 3)]
     assert capsys.readouterr().out == f"wrote tiny-fat to {tmp_path}\n"
+
+
+def test_export_writes_a_gguf_file_as_well_or_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    written: list[tuple[str, Path]] = []
+    for module, name in (("engine.export", "export"), ("engine.exportgguf", "export_gguf")):
+        fake = {name: lambda place, *_, as_=name, **__: written.append((as_, place))}
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(**fake))
+    folder, file = tmp_path / "tiny", tmp_path / "tiny.gguf"
+    assert cli.main(["model", "export", str(folder), "--gguf", str(file)]) == 0
+    assert cli.main(["model", "export", "--gguf", str(file)]) == 0
+    assert written == [("export", folder), ("export_gguf", file), ("export_gguf", file)]
+    assert f"wrote tiny to {file}\n" in capsys.readouterr().out
+
+
+def test_what_writes_gguf_may_be_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    said = complaint(capsys, 2, "model", "export", "--gguf", str(tmp_path / "x.gguf"))
+    assert "--gguf: is written by the package gguf, which is not installed here: pip install gguf" in said
 
 
 def test_an_export_that_cannot_be_is_named(

@@ -107,6 +107,30 @@ def test_a_client_that_leaves_gives_everything_back(
     assert rise == [computed + 1, generated + 1], "work went on after the client had left"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_abort_gives_everything_back_and_is_told(engine: Engine, phase: str, stream: bool) -> None:
+    held, after, computed, generated = PHASES[phase]
+    before = engine.worker.stats()
+    engine.hold(held, after)
+    with closing(engine.open(stream=stream, request_id="mine")) as connection:
+        engine.until(_did(before, computed, generated, waiting=held == "queued"))
+        assert engine.post("/v1/abort", {"request_id": "mine"}) == {"aborted": "mine"}
+        rest = engine.until(lambda stats: stats["cancelled_total"] > before["cancelled_total"])
+        assert (rest["running"], rest["waiting"], rest["paged_blocks_referenced"]) == (0, 0, 0)
+        assert "the request was aborted" in _until_closed(connection)
+
+
+def _until_closed(connection: socket.socket) -> str:
+    """All that comes until an error body or event has come whole."""
+    data = b""
+    while b"the request was aborted" not in data:
+        piece = connection.recv(65536)
+        assert piece, data
+        data += piece
+    return data.decode()
+
+
 def _did(
     before: dict[str, Any], computed: int, generated: int, waiting: bool
 ) -> Callable[[dict[str, Any]], bool]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -41,6 +42,34 @@ def leave_half_close(connection: socket.socket) -> None:
 
 
 LEAVES = [leave_rst, leave_fin, leave_half_close]
+
+
+@pytest.mark.parametrize("events", [[], [Started(0), Token(0, 97, "a")]])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_is_ended_by_the_name_that_its_client_gave(
+    client: Client, worker: FakeWorker, stream: bool, events: list[Event]
+) -> None:
+    gate = Gate()
+    worker.script = lambda request: [*events, gate]
+    body = json.dumps({"prompt": "x", "stream": stream, "request_id": "mine"}).encode()
+    with closing(open_request(client.address, body)) as connection:
+        assert worker.arrived.acquire(timeout=PATIENCE)
+        connection.settimeout(PATIENCE)
+        assert client.post("/v1/abort", {"request_id": "mine"}).json() == {"aborted": "mine"}
+        assert worker.cancelling.acquire(timeout=PATIENCE)
+        reply = b""
+        while b"the request was aborted" not in reply:
+            piece = connection.recv(65536)
+            assert piece, reply
+            reply += piece
+    gate.set()
+    assert client.post("/v1/abort", {"request_id": "mine"}).status_code == 404
+
+
+def test_nothing_is_ended_that_does_not_go_on(client: Client) -> None:
+    response = client.post("/v1/abort", {"request_id": "nobody"})
+    assert response.status_code == 404
+    assert "no request 'nobody' goes on here" in response.text
 
 
 @pytest.mark.parametrize("leave", LEAVES)
@@ -134,6 +163,20 @@ def test_stopping_the_server_cancels_what_runs(monkeypatch: pytest.MonkeyPatch) 
     gate.set()
     connection.close()
     assert worker.cancelled == [worker.submitted[0].id]
+
+
+def test_an_event_for_a_loop_that_closes_meanwhile_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop is open when it is asked, and closed when it is called."""
+
+    async def opened() -> exchange.Exchange:
+        return exchange.Exchange(cast(Any, FakeWorker()))
+
+    gone = asyncio.run(opened())
+    monkeypatch.setattr(gone._loop, "is_closed", lambda: False)
+    with pytest.raises(RuntimeError, match="closed"):
+        gone._loop.call_soon_threadsafe(print)
+    gone._deliver(0, Started(0))
+    assert gone._queue.empty()
 
 
 # ---- an engine that is silent
