@@ -19,7 +19,7 @@ from conformance import calibrate, connecting, launch, preflight, probe, wire
 from conformance.asking import Asker, Page
 from conformance.asks import ADAPTER_SALT
 from conformance.dialect import Action, Dialect, as_json, dialects, pick, read_stats
-from conformance.footprint import tree
+from conformance.footprint import Meter, tree
 from conformance.history import Facts, Outcome, PlannedRequest
 from conformance.launch import Child, LaunchError
 from conformance.leaving import Leaving
@@ -66,6 +66,8 @@ class TargetOptions:
     """More headers for every request; they may be secrets."""
     verify: bool | str = True
     """Whether a certificate is checked, or the file of those to trust."""
+    pid: int | None = None
+    """The process of an endpoint on this machine, for its footprint."""
     dry: bool = False
     """Whether nothing but GET may be sent: abilities are then supposed instead of probed."""
 
@@ -364,9 +366,18 @@ class Target:
         ours = self.child is not None and self.dialect.cold_profile is not None
         return bool(ask.salt or ask.cold or ours)
 
+    @property
+    def pid(self) -> int | None:
+        """The server's first process; None for an endpoint whose process nobody named."""
+        return self.child.pid if self.child is not None else self.options.pid
+
     def process_ids(self) -> list[int]:
-        """The server's process tree; empty for a server that was not started here."""
-        return tree(self.child.pid) if self.child is not None else []
+        """The server's process tree; empty where its process is not known."""
+        return tree(self.pid) if self.pid is not None else []
+
+    def meter(self) -> Meter | None:
+        """Reads the footprint of the server's process tree; None where its process is not known."""
+        return Meter(self.pid) if self.pid is not None else None
 
     def close(self) -> None:
         self._asker.close()
@@ -416,7 +427,7 @@ class Fleet:
         if serve.profile == "default" and not serve.fresh:
             yield self.main()
             return
-        flags = self._flags(serve.profile)
+        flags = self._flags(serve.profile, bool(serve.optional))
         if self.options.dry:
             yield self.main()
             return
@@ -444,11 +455,13 @@ class Fleet:
                 target.close()
         self._main = self._cold = None
 
-    def _flags(self, profile: str) -> tuple[str, ...]:
+    def _flags(self, profile: str, optional: bool = False) -> tuple[str, ...]:
         if self.options.how == "endpoint":
             need = f"needs a server process of its own (profile {profile})"
             raise Unobservable(f"{need}; this run is attached to one that runs already")
         dialect = _engine() if self.options.how == "engine" else self.main().dialect
+        if optional and profile not in dialect.profiles:
+            return ()
         if profile not in dialect.profiles:
             raise Unobservable(f"{dialect.name} has no launch profile {profile!r}")
         return tuple(dialect.profiles[profile].args)

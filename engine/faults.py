@@ -118,6 +118,7 @@ class TruncateEntryOnPartialMatch(PagedStorage):
 
 
 @fault("leak_ref_on_abort", "C03", "life/1 life/2", seam="scheduler")
+@fault("leak_ref_on_abort", "C03", "life/1", seam="scheduler")
 class LeakRefOnAbort(Scheduler):
     """A request whose client went away keeps its blocks pinned for ever."""
 
@@ -129,6 +130,7 @@ class LeakRefOnAbort(Scheduler):
 
 
 @fault("perturb_logits_when_cached", "C12", "out/1 out/2 out/3 out/4", seam="sampler")
+@fault("perturb_logits_when_cached", "C12", "out/1 out/2 out/3", seam="sampler")
 class PerturbLogitsWhenCached(Sampler):
     """A request that adopted something gets slightly other logits than the same request cold."""
 
@@ -178,6 +180,7 @@ def known() -> list[Fault]:
     return [FAULTS[name] for name in sorted(FAULTS)]
 
 
+from engine import faults_foot as faults_foot  # noqa: E402  registers its own with what stands above
 from engine import faults_identity as faults_identity  # noqa: E402  registers its own with what stands above
 from engine import faults_pressure as faults_pressure  # noqa: E402  registers its own with what stands above
 from engine import faults_reuse as faults_reuse  # noqa: E402  registers its own with what stands above

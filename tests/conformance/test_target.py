@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -206,6 +207,17 @@ def test_a_server_that_is_gone_is_noticed() -> None:
 def test_processes_are_those_that_were_started_here() -> None:
     with fake_target() as (target, _):
         assert target.process_ids() == []
+        assert target.meter() is None
+
+
+def test_the_process_of_an_endpoint_may_be_named() -> None:
+    with fake_target(pid=os.getpid()) as (target, _):
+        assert target.process_ids()[0] == os.getpid()
+        meter = target.meter()
+        assert meter is not None
+        reading = meter.read()
+        assert reading is not None
+        assert reading.bytes > 2**20
 
 
 def test_an_address_that_nobody_answers_is_a_clear_error() -> None:
@@ -289,6 +301,15 @@ def test_a_fresh_server_is_another_process_and_ends_with_the_case(fleet: Fleet) 
 
 def test_a_profile_becomes_flags_of_the_command(fleet: Fleet) -> None:
     with fleet.for_serve(Serve(profile="odd")) as target:
+        assert target.child is not None
+        assert target.child.command[-1] == "--odd"
+
+
+def test_a_profile_that_is_optional_is_not_missed(fleet: Fleet) -> None:
+    with fleet.for_serve(Serve(profile="tight", optional=True, fresh=True)) as target:
+        assert target.child is not None
+        assert target.child.command[-1] not in ("--odd", "--cold")
+    with fleet.for_serve(Serve(profile="odd", optional=True)) as target:
         assert target.child is not None
         assert target.child.command[-1] == "--odd"
 
