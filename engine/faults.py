@@ -55,6 +55,8 @@ def fault(
     """Register the decorated class as the replacement of one seam; its docstring is the symptom."""
 
     def register(kind: type[Any]) -> type[Any]:
+        if name in FAULTS:
+            raise ValueError(f"two faults are called {name}")
         symptom = " ".join((kind.__doc__ or "").split())
         override: Any = (lambda loaded: _mutated(loaded, kind)) if seam in _LOADED else kind
         parts = replace(Parts(), **{seam: override})
@@ -118,7 +120,6 @@ class TruncateEntryOnPartialMatch(PagedStorage):
 
 
 @fault("leak_ref_on_abort", "C03", "life/1 life/2", seam="scheduler")
-@fault("leak_ref_on_abort", "C03", "life/1", seam="scheduler")
 class LeakRefOnAbort(Scheduler):
     """A request whose client went away keeps its blocks pinned for ever."""
 
@@ -130,7 +131,6 @@ class LeakRefOnAbort(Scheduler):
 
 
 @fault("perturb_logits_when_cached", "C12", "out/1 out/2 out/3 out/4", seam="sampler")
-@fault("perturb_logits_when_cached", "C12", "out/1 out/2 out/3", seam="sampler")
 class PerturbLogitsWhenCached(Sampler):
     """A request that adopted something gets slightly other logits than the same request cold."""
 

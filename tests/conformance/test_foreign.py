@@ -1,8 +1,8 @@
-"""Histories of servers that are not ours, judged again: the reviewed verdicts, from the specs as they were then.
+"""Histories of servers that are not ours, judged again: the reviewed verdicts, from the specs as they were.
 
-`histories/NAME.jsonl` was recorded from a real server; `NAME.json` says how, and what each expectation's verdict
-must be, reviewed against what the server is known to do. `histories/specs/` holds the specs as they stood when
-the files were recorded: a spec of today may send other requests, and a history is of those it holds.
+`histories/NAME.jsonl` was recorded from a real server; `NAME.json` says how, and what each expectation's
+verdict must be, reviewed against what the server is known to do. `histories/specs/` holds the specs as they
+stood when the files were recorded: a spec of today may send other requests than a history holds.
 """
 
 from __future__ import annotations
