@@ -26,8 +26,8 @@ def _copies(store: BlockStore, blocks: list[int]) -> Rows:
     return found
 
 
-@fault("copy_on_adopt", "C01", "foot/1", seam="paged")
-class CopyOnAdopt(PagedStorage):
+@fault("copy_rows_on_adopt", "C01", "foot/1", seam="paged")
+class CopyRowsOnAdopt(PagedStorage):
     """Each adopter copies the prefix for itself: counts and block gauges are right, memory is not shared."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -19,8 +19,8 @@ def held(engine: Rig, what: str) -> list[Any]:
     return [rows for group in groups for rows in (group if isinstance(group, list) else [group])]
 
 
-def test_copy_on_adopt_holds_a_copy_while_the_adopter_runs() -> None:
-    engine = rig("copy_on_adopt")
+def test_copy_rows_on_adopt_holds_a_copy_while_the_adopter_runs() -> None:
+    engine = rig("copy_rows_on_adopt")
     shared = engine.prompt(64, seed=1)
     engine.run(shared)
     assert held(engine, "_own_rows") == []
