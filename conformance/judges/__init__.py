@@ -31,5 +31,6 @@ from conformance.judges.base import JUDGES, Judge, register
 
 __all__ = [
     "JUDGES", "Judge", "adopt", "base", "beside", "chosen", "count", "evict", "foot", "foot_later", "general",
-    "kept", "key", "ladder", "ledger", "life", "out", "pressure", "register", "reset", "reuse", "store", "tmpl",
+    "kept", "key", "ladder", "ledger", "life", "out", "pressure", "register", "reset", "reuse",
+    "store", "tmpl",
 ]  # fmt: skip
