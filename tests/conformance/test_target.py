@@ -14,9 +14,11 @@ import pytest
 
 from conformance import launch
 from conformance.dialect import Dialect
+from conformance.fleet import Fleet, open_target
 from conformance.launch import free_port
+from conformance.plan import Unobservable
 from conformance.spec import Serve
-from conformance.target import Fleet, Target, TargetError, TargetOptions, Unobservable, open_target
+from conformance.target import Target, TargetError, TargetOptions
 from tests.conformance import fakeserver
 from tests.conformance.fakeserver import CERTIFICATE, Behaviour, fake_server, planned
 from tests.conformance.targets import TEXT, dialect, fake_target, options
@@ -357,7 +359,7 @@ def test_a_launched_server_that_is_no_llm_is_ended(monkeypatch: pytest.MonkeyPat
         return child, url
 
     monkeypatch.setattr(launch, "launch_command", launched)
-    monkeypatch.setattr("conformance.target._answers", lambda url: True)
+    monkeypatch.setattr("conformance.fleet._answers", lambda url: True)
     script = "import time; print('I am a teapot', flush=True); time.sleep(60)"
     command = shlex.join([sys.executable, "-c", script, "{port}"])
     with pytest.raises(
