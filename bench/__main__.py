@@ -5,8 +5,9 @@
     peers                              the same bursts against mlx_lm.server on the same weights and BLAS
     index                              cost of look-up, adoption and a scheduler's step, without a model
     device                             bursts, bits and speed in process on MLX's device, meant for a GPU
+    skew                               how close a burst leaves, and what the client costs while it streams
 
-Each of the last four has options of its own: `python -m bench soak --help`.
+Each of the last five has options of its own: `python -m bench soak --help`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-_OWN = ("soak", "peers", "index", "device")
+_OWN = ("soak", "peers", "index", "device", "skew")
 
 
 def main(argv: Sequence[str]) -> int:

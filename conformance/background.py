@@ -30,7 +30,7 @@ class Running:
     ) -> None:
         self.step, self.start = step, sender.recorder.now()
         self._sender, self._requests, self._watch = sender, requests, watch
-        self._exchanges = [sender.exchange(request) for request in requests]
+        self._exchanges = sender.exchanges(requests)
         self._raws: list[RawReply] = []
         watch.__enter__()
         self._together = Together(self._exchanges, step.stagger) if step.together else None

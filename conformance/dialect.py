@@ -7,6 +7,7 @@ server (`target.py`) nor what follows from the facts (`judges/`). Adding a serve
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import cache
 from pathlib import Path
@@ -290,7 +291,7 @@ def as_json(text: str) -> Any:
     """The parsed text, or None for what is no JSON."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for brackets a thousand deep
         return None
 
 
@@ -306,19 +307,22 @@ def metrics(text: str, names: frozenset[str]) -> Metrics:
         for family in text_string_to_metric_families("\n".join(lines) + "\n"):
             for sample in family.samples:
                 found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
-    except ValueError:
+    except (ValueError, LookupError):
         return {}
     return found
 
 
 def number(value: Any) -> float | None:
-    """A number, or the sum of a list of numbers; None for anything else."""
+    """A finite number, or the sum of a list of such; None for anything else."""
     if isinstance(value, list):
         parts = [part for item in value if (part := number(item)) is not None]
         return sum(parts) if parts else None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def read_stats(stats: Stats, text: str, facts: Facts) -> dict[str, float]:

@@ -140,7 +140,8 @@ def _reset_since(workload: Workload, other: Outcome, outcome: Outcome) -> bool:
         for s in workload.spans
         if s.kind in ("reset", "reload") and s.arm == outcome.arm and s.detail.get("done") is not False
     )
-    return any(s.end > other.ended and s.start < outcome.sent for s in resets)
+    # What began before a reset publishes nothing after it (reset/4).
+    return any(s.end > other.sent and s.start < outcome.sent for s in resets)
 
 
 def _shared(facts: Facts, outcome: Outcome, other: Outcome, generated: bool) -> tuple[int, int]:

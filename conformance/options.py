@@ -19,6 +19,7 @@ import pytest
 from conformance.values import CHECKS, words_of
 
 if TYPE_CHECKING:
+    from conformance.baseline import Comparison
     from conformance.plan import Scale
     from conformance.session import Options
     from conformance.target import TargetOptions
@@ -41,6 +42,12 @@ _VALUES = {
     "report-json": ("FILE", "write the verdicts with their evidence there, as one JSON document"),
     "report-html": ("FILE", "write them there as one page, with timelines of the bursts"),
     "expectations": ("FILE", "known deviations of the server (default: those in expectations/)"),
+    "pid": ("PID", "the process behind --endpoint on this machine, so that its memory can be read"),
+    "record-baseline": (
+        "NAME",
+        "measure the six scenarios' memory and keep it as golden/baselines/NAME.json",
+    ),
+    "baseline": ("NAME", "compare memory with the baseline NAME"),
     "golden": ("NAME", "compare with, or update, the golden outputs golden/NAME of a target of yours"),
     "request-timeout": ("S", "seconds that one request may take (default 300)"),
     "margin": (
@@ -64,6 +71,7 @@ _EXPECTED = {
     "FILE": "a file",
     "DIR": "a folder",
     "NAME": "a name",
+    "PID": "a process id",
     "S": "a number of seconds",
     "GAP": "a number",
     "LIST": "words with a comma between",
@@ -82,6 +90,7 @@ _FLAGS = {
     "should": "a failed SHOULD fails the item on any target, not only on the bundled engine",
     "allow-inconclusive": "skip what is inconclusive instead of failing it",
     "dry-run": "send nothing but GETs: say what each case would send, and what could not be judged",
+    "baseline-any-machine": "compare with --baseline also on another machine, model or scale",
     "insecure": "do not check the certificate of an https endpoint",
 }
 
@@ -134,12 +143,36 @@ def refuse_nonsense(config: pytest.Config) -> None:
         _refuse_beside_dry_run(config)
     if option(config, "insecure") and option(config, "cacert"):
         raise pytest.UsageError("--insecure and --cacert: either nothing is checked or that file is trusted")
-    for read in (_scale, _seconds, _margin, _engine_args, _allowed, _headers):
+    _refuse_memory(config, targets)
+    for read in (_baseline, _scale, _seconds, _margin, _engine_args, _allowed, _headers):
         read(config)
     for name, check in CHECKS.items():
         for value in map(str, paths_of(config, name)) if name in _MANY else [option(config, name)]:
             if value:
                 check(value)
+
+
+def _refuse_memory(config: pytest.Config, targets: list[str]) -> None:
+    """Raise UsageError for options about footprints where none can be read, or none is compared."""
+    if option(config, "pid") and targets != ["--endpoint"]:
+        raise pytest.UsageError("--pid is for --endpoint URL: what is started here is known")
+    if option(config, "baseline-any-machine") and not option(config, "baseline"):
+        raise pytest.UsageError("--baseline-any-machine: with which baseline? Say --baseline NAME too")
+    if option(config, "record-baseline"):
+        others = [
+            name for name in ("endpoint", "replay", "faults", "baseline", "dry-run") if option(config, name)
+        ]
+        if others or is_spread(config):
+            raise pytest.UsageError(
+                "--record-baseline starts a process for each scenario and does nothing else: drop "
+                + (f"--{others[0]}" if others else "-n")
+            )
+
+
+def runs_no_items(config: pytest.Config) -> bool:
+    """Whether something else is done with what was collected than to judge it."""
+    others = option(config, "dry-run") or option(config, "record-baseline")
+    return bool(config.option.collectonly or others)
 
 
 def _refuse_empty(config: pytest.Config) -> None:
@@ -200,11 +233,13 @@ def options_of(config: pytest.Config) -> Options:
 
 
 def _read_options(config: pytest.Config) -> Options:
+    from conformance.baseline import SCENARIOS
     from conformance.record import default_path
     from conformance.session import Options
 
     worker = getattr(config, "workerinput", {}).get("workerid")
-    history = option(config, "history")
+    history, baseline = option(config, "history"), _baseline(config)
+    alone = baseline is not None or option(config, "record-baseline")
     path = Path(history) if history else default_path(Path(), worker)
     return Options(
         how=how_of(config),
@@ -212,11 +247,26 @@ def _read_options(config: pytest.Config) -> Options:
         history=path.with_stem(f"{path.stem}-{worker}") if history and worker else path,
         replay=paths_of(config, "replay"),
         golden=option(config, "golden"),
+        baseline=baseline,
+        fresh=frozenset(SCENARIOS if alone and how_of(config) != "endpoint" else ()),
         allow=_allowed(config),
         should=bool(option(config, "should")),
         allow_inconclusive=bool(option(config, "allow-inconclusive")),
         **({"url": option(config, "endpoint")} if how_of(config) == "endpoint" else {}),
     )
+
+
+def _baseline(config: pytest.Config) -> Comparison | None:
+    from conformance.baseline import FOLDER, BaselineError, Comparison, read
+
+    if not (name := option(config, "baseline")):
+        return None
+    try:
+        recorded = read(FOLDER, name)
+    except BaselineError as error:
+        raise pytest.UsageError(f"--baseline: {error}") from None
+    any_machine = bool(option(config, "baseline-any-machine"))
+    return Comparison(name=name, recorded=recorded, scale=_scale(config), any_machine=any_machine)
 
 
 def target_of(config: pytest.Config, progress: Callable[[str], None]) -> TargetOptions:
@@ -235,6 +285,7 @@ def target_of(config: pytest.Config, progress: Callable[[str], None]) -> TargetO
         progress=progress,
         model=option(config, "model"),
         extra=_headers(config),
+        pid=int(option(config, "pid") or 0) or None,
         dry=bool(option(config, "dry-run")),
         verify=False if option(config, "insecure") else option(config, "cacert") or True,
     )

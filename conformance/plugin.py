@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from conformance.options import (
     option,
     options_of,
     refuse_nonsense,
+    runs_no_items,
     stranger_lines,
     target_of,
 )
@@ -163,17 +164,24 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """With --dry-run every case is rehearsed, and nothing else happens."""
-    runs = session.config.stash.get(_SESSIONS, None)
-    if runs is None or session.config.option.collectonly or not option(session.config, "dry-run"):
+    """With --dry-run cases are rehearsed, with --record-baseline measured, and nothing else happens."""
+    config = session.config
+    runs = config.stash.get(_SESSIONS, None)
+    if runs is None or config.option.collectonly or not runs_no_items(config):
         return None
-    from conformance.dryrun import rehearsed
-
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    for line in rehearsed(next(iter(runs.values())), session.items):
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    for line in _instead(config, next(iter(runs.values())), session.items):
         if reporter is not None:
             reporter.write_line(line)
     return True
+
+
+def _instead(config: pytest.Config, run: Session, items: Sequence[pytest.Item]) -> Iterable[str]:
+    from conformance.baselining import recorded
+    from conformance.dryrun import rehearsed
+
+    name = option(config, "record-baseline")
+    return recorded(run, items, name) if name else rehearsed(run, items)
 
 
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> str | None:
@@ -201,7 +209,7 @@ class Reporter:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A run that judged less than it should have is not green."""
-        if self._config.option.collectonly or option(self._config, "dry-run"):
+        if runs_no_items(self._config):
             return
         self._missing = self._not_judged()
         if self._missing and session.exitstatus == pytest.ExitCode.OK:

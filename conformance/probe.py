@@ -43,11 +43,12 @@ def _holds(target: Target, check: Check) -> bool:
     if check.host is not None:
         return f".{target.address.host}".endswith(f".{check.host}")
     reply = target.page(check.get or "")
-    if reply is None or reply.status_code != 200:
+    if reply is None or reply.status != 200:
         return False
     if check.text is not None:
         return check.text in reply.text
-    found = reply.headers.get(check.header) if check.header else pick(as_json(reply.text), check.path or "")
+    header, path = check.header, check.path or ""
+    found = reply.headers.get(header.lower()) if header else pick(as_json(reply.text), path)
     if check.equals is not None:
         return bool(found == check.equals)
     return found is not None and str(found).startswith(check.starts or "")
@@ -89,7 +90,7 @@ def _adapters(target: Target) -> list[str]:
     page = target.page("/v1/models")
     listed = pick(as_json(page.text), "data[*].id") if page is not None else None
     models = {name: model.format(model=target.model) for name, model in target.dialect.ask.adapters.items()}
-    return [name for name, model in models.items() if model in (listed or ())]
+    return [name for name, model in models.items() if isinstance(listed, list) and model in listed]
 
 
 def _is_test_build(target: Target) -> bool:
@@ -104,12 +105,19 @@ def _value(target: Target, value: Value) -> Any:
     if not isinstance(value, Source):
         return value
     reply = target.page(value.get)
-    if reply is None or reply.status_code != 200:
+    if reply is None or reply.status != 200:
         return None
     found = _series(reply.text, value) if value.metric else pick(as_json(reply.text), value.path or "")
     if value.map:
         return value.map.get(str(found))
-    return int(found) + value.plus if value.plus and found is not None else found
+    return _plus(found, value.plus) if value.plus and found is not None else found
+
+
+def _plus(found: Any, plus: int) -> Any:
+    try:
+        return int(found) + plus
+    except (TypeError, ValueError, OverflowError):
+        return found  # no number, and refused as what it is
 
 
 def _series(text: str, value: Source) -> str | float | None:

@@ -8,6 +8,7 @@ outcome's `error`, one line that says what was wrong with the reply.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,8 @@ _DONE = b"[DONE]"
 _TEXTS = ["text", "delta.content", "message.content"]
 """Where a choice says its text: a completion, a piece of a chat reply, a whole one."""
 _SHOWN = 120
+_MOST_CACHED = 2**53
+"""More than any prompt has, and the last whole number that all readers of a history agree on."""
 
 
 class BadReply(Exception):
@@ -68,7 +71,7 @@ class _Said:
         return Choice(
             index=index,
             token_ids=self.ids,
-            text=self.text,
+            text=_whole_characters(self.text),
             logprobs=self.logprobs,
             finish_reason=self.finish_reason,
         )
@@ -99,6 +102,8 @@ class _Parts:
         self.usages += isinstance(usage, dict)
         self.usage = usage if isinstance(usage, dict) else self.usage
         cached = first(data, answer.cached)
+        if isinstance(cached, int) and abs(cached) > _MOST_CACHED:
+            raise BadReply(f"a reply whose cached tokens are no count: {_shorten(str(cached))}")
         self.cached = cached if isinstance(cached, int) and not isinstance(cached, bool) else self.cached
         self.trace = (answer.trace and pick(data, answer.trace)) or self.trace
         self.rendered = self.rendered or first(data, answer.rendered)
@@ -119,6 +124,13 @@ def _text(choice: Any) -> str:
     return first(choice, _TEXTS) or ""
 
 
+def _whole_characters(text: str) -> str:
+    """Halves of a character joined; what stays half is replaced: JSON can say it, no terminal can show it."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _ids(data: dict[str, Any], choice: Any, place: int, answer: Answer) -> Any:
     """A choice's ids: the dialect says where those of the first one stand."""
     if answer.ids is None:
@@ -133,18 +145,24 @@ def to_outcome(raw: RawReply, plan: PlannedRequest, arm: str, answer: Answer) ->
     parts, error = _Parts(), raw.error
     try:
         _collect(raw, parts, answer)
-    except BadReply as bad:
-        error = error or str(bad)
-    except (KeyError, TypeError, AttributeError, ValueError) as bad:
-        error = error or f"a reply of an unexpected shape: {type(bad).__name__} {bad}"
+    except Exception as bad:
+        error = error or _what_is_wrong(bad)
     if raw.left is not None:
         # What a server says to a client that has left, or that had its request ended, is no failure.
         error = None
     try:
         return _outcome(raw, plan, arm, parts, error)
-    except ValidationError as bad:
-        where = ".".join(map(str, bad.errors()[0]["loc"]))
-        return _outcome(raw, plan, arm, _Parts(), error or f"a reply with a wrong value for {where}")
+    except Exception as bad:
+        return _outcome(raw, plan, arm, _Parts(), error or _what_is_wrong(bad))
+
+
+def _what_is_wrong(bad: Exception) -> str:
+    """Any value may stand anywhere in a reply, so whatever fails on it is the reply's fault."""
+    if isinstance(bad, BadReply):
+        return str(bad)
+    if isinstance(bad, ValidationError):
+        return f"a reply with a wrong value for {'.'.join(map(str, bad.errors()[0]['loc']))}"
+    return _shorten(f"a reply of an unexpected shape: {type(bad).__name__} {bad}")
 
 
 def _outcome(raw: RawReply, plan: PlannedRequest, arm: str, parts: _Parts, error: str | None) -> Outcome:
@@ -164,10 +182,10 @@ def _outcome(raw: RawReply, plan: PlannedRequest, arm: str, parts: _Parts, error
         timed_out=raw.timed_out,
         finish_reason=said.finish_reason,
         token_ids=said.ids,
-        text=said.text,
+        text=_whole_characters(said.text),
         logprobs=said.logprobs,
         gaps=said.gaps(),
-        logprob_tokens=said.tokens or None,
+        logprob_tokens=list(map(_whole_characters, said.tokens)) or None,
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=usage.get("completion_tokens"),
         cached=parts.cached,
@@ -195,9 +213,10 @@ def _of_prompt(given: Any, plan: PlannedRequest, rendered: list[int] | None) -> 
 
 def _seconds(text: str | None) -> float | None:
     try:
-        return float(text) if text is not None else None
+        seconds = float(text) if text is not None else math.nan
     except ValueError:
         return None
+    return seconds if math.isfinite(seconds) else None
 
 
 def _rejected(raw: RawReply) -> bool:
@@ -211,12 +230,24 @@ def _collect(raw: RawReply, parts: _Parts, answer: Answer) -> None:
     if raw.status is None:
         return
     if raw.status != 200:
-        body = raw.body.decode(errors="replace")
-        raise BadReply(f"status {raw.status}: {_message(as_json(body), body)}")
+        raise BadReply(_refusal(raw))
     if raw.streamed:
         _stream(raw, parts, answer)
     elif raw.error is None and raw.left is None:
-        parts.add(_parsed(raw.body, "the reply"), answer, None)
+        kind = raw.headers.get("content-type", "no content type")
+        parts.add(_parsed(raw.body, f"the reply ({_shorten(kind)})"), answer, None)
+
+
+def _refusal(raw: RawReply) -> str:
+    """What a status other than 200 says, and what the server asks the client to do now, which it does not."""
+    body = raw.body.decode(errors="replace")
+    told = _message(as_json(body), body)
+    if 300 <= (raw.status or 0) < 400:
+        where = _shorten(raw.headers.get("location", "nowhere"))
+        return f"status {raw.status}: a redirect to {where}; no prompt goes to another address than was given"
+    wait = raw.headers.get("retry-after")
+    asked = f" (Retry-After: {_shorten(wait)}; a prompt that was sent is not sent again)" if wait else ""
+    return f"status {raw.status}: {told}{asked}"
 
 
 def _stream(raw: RawReply, parts: _Parts, answer: Answer) -> None:
@@ -224,6 +255,8 @@ def _stream(raw: RawReply, parts: _Parts, answer: Answer) -> None:
     for number, (at, payload) in enumerate(raw.events, start=1):
         if payload == _DONE:
             done = True
+        elif done:
+            raise BadReply(f"the stream goes on after [DONE]: {_shorten(payload.decode(errors='replace'))}")
         else:
             parts.add(_parsed(payload, f"event {number} of the stream"), answer, at)
     if not done and raw.left is None:
@@ -233,7 +266,7 @@ def _stream(raw: RawReply, parts: _Parts, answer: Answer) -> None:
 def _parsed(payload: bytes, what: str) -> Any:
     try:
         return json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadReply(f"{what} is no JSON: {_shorten(payload.decode(errors='replace'))}") from None
 
 
@@ -286,5 +319,7 @@ def _message(error: Any, body: str = "") -> str:
 
 
 def _shorten(text: str) -> str:
-    line = "an HTML page" if text.lstrip().startswith("<") else " ".join(text.split())
+    start = text[: _SHOWN * 10]
+    line = "an HTML page" if start.lstrip().startswith("<") else " ".join(start.split())
+    line = _whole_characters(line)
     return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"

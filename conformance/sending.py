@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from conformance.dialect import as_json, pick
 from conformance.drafts import Draft, completed
 from conformance.history import Outcome, PlannedRequest
+from conformance.leaving import Leaving
 from conformance.record import Recorder
 from conformance.spec import Leave
 from conformance.target import Target
 from conformance.watch import EVERY
-from conformance.wire import Exchange, Leaving, RawReply
+from conformance.wire import Exchange, RawReply
 
 _TELL = 2.0
 """Seconds between progress lines."""
@@ -42,11 +43,22 @@ class Sender:
         seen = self.recorder.workload.outcomes
         return next((o for o in seen if o.id == id and o.arm == self.arm), None)
 
-    def exchange(self, request: PlannedRequest) -> Exchange:
-        """The request on a connection of its own, not yet sent."""
+    def exchanges(self, requests: Sequence[PlannedRequest]) -> list[Exchange]:
+        """Requests that belong together, each on a connection of its own, not yet sent.
+
+        Once one cannot be connected the others are not tried: together they would take minutes to fail.
+        """
+        made: list[Exchange] = []
+        for request in requests:
+            broken = next((exchange.broken for exchange in made if exchange.broken), None)
+            made.append(self.exchange(request, broken))
+        return made
+
+    def exchange(self, request: PlannedRequest, broken: str | None = None) -> Exchange:
+        """The request on a connection of its own, not yet sent; without one where it is said to be broken."""
         id = f"{request.id}-{secrets.token_hex(4)}"
         leaving = self._leaving(request, id) if request.leave else None
-        return self.target.exchange(request, clock=self.recorder.now, leaving=leaving, id=id)
+        return self.target.exchange(request, clock=self.recorder.now, leaving=leaving, id=id, broken=broken)
 
     def one(self, request: PlannedRequest, name: str) -> Outcome:
         """Sends one request and waits for its end."""

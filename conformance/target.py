@@ -1,8 +1,7 @@
-"""A server under test: how to ask it, what it can do, and where to get one in the state a case wants.
+"""A server under test: how to ask it, and what it can do.
 
-Knows requests, sockets, child processes and the server's dialect. Does not know specs or judges: it sends
-what it is given and says what came back. A `Fleet` owns the session's servers; one is started when it is
-first needed and all are ended by `close`.
+Knows requests, sockets and the server's dialect. Does not know specs or judges: it sends what it is given and
+says what came back. Nor does it know where servers come from (`fleet.py`).
 """
 
 from __future__ import annotations
@@ -10,31 +9,32 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import requests
-
-from conformance import calibrate, launch, preflight, probe, wire
+from conformance import calibrate, connecting, launch, probe, wire
+from conformance.asking import Asker, Page
 from conformance.asks import ADAPTER_SALT
 from conformance.dialect import Action, Dialect, as_json, dialects, pick, read_stats
-from conformance.footprint import tree
+from conformance.footprint import Meter, tree
 from conformance.history import Facts, Outcome, PlannedRequest
-from conformance.launch import Child, LaunchError
-from conformance.plan import Unobservable, Vocabulary
+from conformance.launch import Child
+from conformance.leaving import Leaving
+from conformance.plan import Vocabulary
 from conformance.probe import How, TargetError
 from conformance.replies import carries_token, to_outcome
-from conformance.spec import Serve
 from conformance.vocabulary import Words
 
-__all__ = ["Fleet", "Target", "TargetError", "TargetOptions", "Unobservable", "open_target"]
+__all__ = ["Target", "TargetError", "TargetOptions"]
 
 RESET_TIMEOUT = 10.0
 """Seconds for a busy server to become free for a reset."""
-_QUICK = 5.0
+QUICK = 5.0
 """Seconds for a GET that takes no thought."""
+_BRIEF = 0.5
+"""Seconds to look whether an endpoint that was lost is back."""
 _POLL = 0.05
 _SHOWN = 400
 """Characters of an answer that a history keeps."""
@@ -64,6 +64,8 @@ class TargetOptions:
     """More headers for every request; they may be secrets."""
     verify: bool | str = True
     """Whether a certificate is checked, or the file of those to trust."""
+    pid: int | None = None
+    """The process of an endpoint on this machine, for its footprint."""
     dry: bool = False
     """Whether nothing but GET may be sent: abilities are then supposed instead of probed."""
 
@@ -97,17 +99,13 @@ class Target:
     ) -> None:
         """Recognises and probes the server. TargetError when it is unreachable or none of ours."""
         try:
-            self.address = replace(wire.parse_address(url), verify=options.verify)
+            self.address = replace(connecting.parse_address(url), verify=options.verify)
         except ValueError as error:
             raise TargetError(str(error)) from None
         self.options, self.child, self.clock = options, child, clock
         self.cold: Callable[[], AbstractContextManager[Target | None]] = self._own_cold
-        self._http = requests.Session()
-        # Proxies of the environment are for the world outside, not for a server under test.
-        self._http.trust_env = False
-        self._http.headers.update(options.headers)
-        self._http.verify = options.verify
-        self._pages: dict[str, requests.Response | None] = {}
+        self._asker = Asker(self.address, options.headers)
+        self._pages: dict[str, Page | None] = {}
         self.reloads = 0
         """How often an adapter got other weights."""
         self._reach()
@@ -131,9 +129,9 @@ class Target:
 
     def _reach(self) -> None:
         try:
-            wire.connect_again(self.address, _QUICK).close()
+            connecting.connect_again(self.address, QUICK).close()
         except OSError as error:
-            raise TargetError(f"nothing answers at {self.url}: {wire.describe(error)}") from None
+            raise TargetError(f"nothing answers at {self.url}: {connecting.describe(error)}") from None
 
     def _listed(self) -> str:
         """The first model that the server lists, or nothing."""
@@ -141,22 +139,17 @@ class Target:
         name = pick(as_json(page.text), "data[0].id") if page is not None else None
         return name if isinstance(name, str) else ""
 
-    def page(self, route: str) -> requests.Response | None:
+    def page(self, route: str) -> Page | None:
         """GET during the probe, each route once; None when no answer came."""
         if route not in self._pages:
             self._pages[route] = self.get(route)
         return self._pages[route]
 
-    def get(self, route: str) -> requests.Response | None:
+    def get(self, route: str) -> Page | None:
         return self._request("GET", route)
 
-    def _request(
-        self, method: str, route: str, body: Any = None, timeout: float = _QUICK
-    ) -> requests.Response | None:
-        try:
-            return self._http.request(method, self.url + route, json=body, timeout=timeout)
-        except requests.RequestException:
-            return None
+    def _request(self, method: str, route: str, body: Any = None, timeout: float = QUICK) -> Page | None:
+        return self._asker.ask(method, route, body, timeout)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, by the server's own tokenizer. ValueError where it has none to offer."""
@@ -164,8 +157,8 @@ class Target:
         if how is None:
             raise ValueError("the target has no route that tokenizes")
         reply = self._request("POST", how.post, {how.field: text, **how.send})
-        ids = pick(as_json(reply.text), how.ids) if reply is not None and reply.status_code == 200 else None
-        if not isinstance(ids, list):
+        ids = pick(as_json(reply.text), how.ids) if reply is not None and reply.status == 200 else None
+        if not isinstance(ids, list) or not all(type(id) is int for id in ids):
             raise ValueError(f"the target's {how.post} gave no ids")
         return ids
 
@@ -234,13 +227,14 @@ class Target:
         planned: PlannedRequest,
         *,
         cold: bool = False,
-        leaving: wire.Leaving | None = None,
+        leaving: Leaving | None = None,
         clock: wire.Clock | None = None,
         id: str = "",
+        broken: str | None = None,
     ) -> wire.Exchange:
-        """A request on a connection of its own, not yet sent."""
+        """A request on a connection of its own, not yet sent; `broken` says why none need be tried."""
         call = self.render(planned, cold=cold, id=id)
-        return wire.Exchange(call, clock or self.clock, self.options.timeout, leaving, self.is_token)
+        return wire.Exchange(call, clock or self.clock, self.options.timeout, leaving, self.is_token, broken)
 
     def send(self, planned: PlannedRequest, *, arm: str = "main", cold: bool = False) -> Outcome:
         """One request from start to end; what goes wrong stands in the outcome."""
@@ -251,7 +245,7 @@ class Target:
         values: dict[str, float] = {}
         for stats in self.dialect.stats:
             reply = self.get(stats.get)
-            if reply is not None and reply.status_code == 200:
+            if reply is not None and reply.status == 200:
                 values |= read_stats(stats, reply.text, self.facts)
         return values
 
@@ -262,7 +256,7 @@ class Target:
             return {"done": False, "reason": "the target has no reset"}
         end, tries = time.monotonic() + (timeout or RESET_TIMEOUT), 1
         while (status := self._act(action)) != "done":
-            if status == "absent" or time.monotonic() > end:
+            if status != "refused" or time.monotonic() > end:
                 return {"done": False, "tries": tries, "reason": f"{action.route}: {status}"}
             tries += 1
             time.sleep(_POLL)
@@ -297,20 +291,23 @@ class Target:
             return {"done": None, "status": None, "answer": "no answer came"}
         answer = as_json(reply.text)
         told = action.path is None or pick(answer, action.path) == action.equals
-        done = reply.status_code == 200 and told
-        return {"done": done, "status": reply.status_code, "answer": reply.text[:_SHOWN]}
+        done = reply.status == 200 and told
+        return {"done": done, "status": reply.status, "answer": reply.text[:_SHOWN]}
 
-    def _act(self, action: Action) -> Literal["done", "refused", "absent"]:
+    def _act(self, action: Action) -> Literal["done", "refused", "absent", "redirected"]:
         reply = self._request(action.method, action.route)
-        if reply is None or reply.status_code in (404, 405, 501):
+        if reply is None or reply.status in (404, 405, 501):
             return "absent"
+        if 300 <= reply.status < 400:
+            return "redirected"
         said = action.path is None or pick(as_json(reply.text), action.path) == action.equals
-        return "done" if reply.status_code == 200 and said else "refused"
+        return "done" if reply.status == 200 and said else "refused"
 
     def idle(self, timeout: float) -> bool:
-        """Waits until nothing runs or waits and two readings agree; False when that did not happen.
+        """Waits until nothing runs or waits and readings agree for the settle time; False if they never do.
 
-        A target without such gauges gets its settle time.
+        Gauges that lag show an old rest first: what ends it within the settle time is seen. A target without
+        such gauges gets its settle time.
         """
         if self.dialect.poke:
             self.alive()
@@ -318,11 +315,13 @@ class Target:
         if not {"running", "waiting"} <= set(last):
             time.sleep(self.facts.settle)
             return True
-        while time.monotonic() < end:
+        since = time.monotonic()
+        while (now := time.monotonic()) < end:
             time.sleep(_POLL)
             last, before = self._steady(), last
-            if last == before and last.get("running") == 0 and last.get("waiting") == 0:
-                time.sleep(self.facts.settle)
+            if last != before or last.get("running") != 0 or last.get("waiting") != 0:
+                since = time.monotonic()
+            elif now - since >= self.facts.settle:
                 return True
         return False
 
@@ -341,10 +340,18 @@ class Target:
         if self.child is not None and self.child.ended_within(grace):
             return f"the server process ended ({self.child.how_it_ended()})"
         try:
-            wire.connect_again(self.address, _QUICK).close()
+            connecting.connect_again(self.address, QUICK).close()
         except OSError as error:
-            return f"nothing answers at {self.url} any more: {wire.describe(error)}"
+            return f"nothing answers at {self.url} any more: {connecting.describe(error)}"
         return None
+
+    def is_back(self) -> bool:
+        """Whether a server that was gone can be reached again; a brief look."""
+        try:
+            connecting.connect(self.address, _BRIEF).close()
+        except OSError:
+            return False
+        return True
 
     def _own_cold(self) -> AbstractContextManager[Target | None]:
         """Where a request computes everything itself: here if requests can ask for it, else nowhere."""
@@ -357,110 +364,23 @@ class Target:
         ours = self.child is not None and self.dialect.cold_profile is not None
         return bool(ask.salt or ask.cold or ours)
 
+    @property
+    def pid(self) -> int | None:
+        """The server's first process; None for an endpoint whose process nobody named."""
+        return self.child.pid if self.child is not None else self.options.pid
+
     def process_ids(self) -> list[int]:
-        """The server's process tree; empty for a server that was not started here."""
-        return tree(self.child.pid) if self.child is not None else []
+        """The server's process tree; empty where its process is not known."""
+        return tree(self.pid) if self.pid is not None else []
+
+    def meter(self) -> Meter | None:
+        """Reads the footprint of the server's process tree; None where its process is not known."""
+        return Meter(self.pid) if self.pid is not None else None
 
     def close(self) -> None:
-        self._http.close()
+        self._asker.close()
         if self.child is not None:
             self.child.close()
-
-
-class Fleet:
-    """The session's servers: one that most cases share, and others for cases that need their own."""
-
-    def __init__(self, options: TargetOptions) -> None:
-        self.options = options
-        self._main: Target | None = None
-        self._cold: Target | None = None
-
-    def main(self) -> Target:
-        """The session's server, started at first need and again when a launched one has died."""
-        if self._main is not None and self._main.child is not None and self._main.gone():
-            self._main.close()
-            self._main = None
-        if self._main is None:
-            self._main = self._start(())
-            if self.options.how != "engine" and not self.options.dry:
-                self._main.facts = preflight.checked(self._main)
-        return self._main
-
-    @contextmanager
-    def for_serve(self, serve: Serve) -> Iterator[Target]:
-        """A server as the case wants it. Unobservable when this target cannot be started that way."""
-        if serve.profile == "default" and not serve.fresh:
-            yield self.main()
-            return
-        flags = self._flags(serve.profile)
-        if self.options.dry:
-            yield self.main()
-            return
-        target = self._start(flags)
-        try:
-            yield target
-        finally:
-            target.close()
-
-    def per_token(self) -> float:
-        """Characters that a token stands for, where prompts go as text."""
-        words = self.main().vocabulary
-        return words.per_token if isinstance(words, Words) else 1.0
-
-    def _cold_server(self) -> AbstractContextManager[Target | None]:
-        """One more server, for the session, on which nothing is reused."""
-        if self._cold is None or self._cold.gone():
-            profile = self.main().dialect.cold_profile or ""
-            self._cold = self._start(self._flags(profile))
-        return nullcontext(self._cold)
-
-    def close(self) -> None:
-        for target in (self._main, self._cold):
-            if target is not None:
-                target.close()
-        self._main = self._cold = None
-
-    def _flags(self, profile: str) -> tuple[str, ...]:
-        if self.options.how == "endpoint":
-            need = f"needs a server process of its own (profile {profile})"
-            raise Unobservable(f"{need}; this run is attached to one that runs already")
-        dialect = _engine() if self.options.how == "engine" else self.main().dialect
-        if profile not in dialect.profiles:
-            raise Unobservable(f"{dialect.name} has no launch profile {profile!r}")
-        return tuple(dialect.profiles[profile].args)
-
-    def _start(self, flags: tuple[str, ...]) -> Target:
-        options = self.options
-        if options.how == "endpoint":
-            return Target(options.url, options)
-        target: Target | None = None
-        try:
-            child, url = self._launch(flags)
-        except LaunchError as error:
-            raise TargetError(str(error)) from None
-        try:
-            target = Target(url, options, child, _engine() if options.how == "engine" else None)
-        except TargetError as error:
-            raise TargetError(f"{error}{child.quoted()}") from None
-        finally:
-            if target is None:
-                child.close()
-        if options.how == "engine":
-            target.facts.machine[launch.COMMAND] = launch.engine_line((*options.engine_flags, *flags))
-        if target.dialect.cold_profile is not None:
-            target.cold = self._cold_server
-        return target
-
-    def _launch(self, flags: tuple[str, ...]) -> tuple[Child, str]:
-        options = self.options
-        if options.how == "engine":
-            return launch.launch_engine((*options.engine_flags, *flags), options.timeout, options.progress)
-        return launch.launch_command(options.command, flags, _answers, options.timeout, options.progress)
-
-
-def open_target(options: TargetOptions) -> Fleet:
-    """The servers of a session; nothing is contacted or started yet."""
-    return Fleet(options)
 
 
 def _sampled(sampling: Mapping[str, Any]) -> dict[str, Any]:
@@ -474,21 +394,3 @@ def _filled(value: Any, said: Mapping[str, Any], words: Mapping[str, Any]) -> An
         found = said[value[1:-1]]
         return words.get(found, found) if isinstance(found, str) else found
     return value
-
-
-def _engine() -> Dialect:
-    return next(known for known in dialects() if known.dialect == "engine")
-
-
-def _answers(url: str) -> bool:
-    """Whether any family's ready route answers 200: before that, the family cannot be told."""
-    return any(_ok(url + route) for route in sorted({known.ready for known in dialects()}))
-
-
-def _ok(url: str) -> bool:
-    try:
-        with requests.Session() as http:
-            http.trust_env = False
-            return http.get(url, timeout=_QUICK).status_code == 200
-    except requests.RequestException:
-        return False

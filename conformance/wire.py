@@ -2,72 +2,38 @@
 
 Knows sockets, HTTP/1.1 (through h11) and server-sent events. Does not know JSON, tokens or any server:
 the bytes of a request are made before it is sent, and the reply is looked into after it has ended, so
-that neither delays a burst. No exception leaves `Exchange.run`: what goes wrong is part of the reply.
+that neither delays a burst. No exception leaves `Exchange.run`: what goes wrong is part of the reply. Time
+and memory are bounded whatever a server sends, or fails to take.
 """
 
 from __future__ import annotations
 
 import math
 import socket
-import ssl
-import struct
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from threading import Barrier, BrokenBarrierError
-from typing import Literal
-from urllib.parse import urlsplit
+from threading import Barrier, BrokenBarrierError, Lock
 
 import h11
 
+from conformance.connecting import Address, connect_again, describe
+from conformance.leaving import Leaving, Phase, walk_away
+from conformance.sse import EndlessEvent, EventSplitter
+
 Clock = Callable[[], float]
 _PIECE = 65536
-_PAUSES = (0.05, 0.15)
-"""Seconds before a connection is tried again."""
 _TICK = 0.001
 """Seconds; a timeout of 0 would mean not to wait for anything already under way."""
 _LOOK = 0.02
 """Seconds between looks at whether the moment to leave has come, where no time or token says so."""
 _LINGER = 10.0
 """Seconds for which a client that left by half still reads."""
-
-How = Literal["rst", "fin", "half_close", "stop_reading", "abort"]
-Phase = Literal["queued", "prefilling", "first_token", "decoding", "last_step"]
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a server is: host, port, and the path its routes stand under (no slash at the end)."""
-
-    host: str
-    port: int
-    tls: bool = False
-    prefix: str = ""
-    verify: bool | str = True
-    """Of a server with TLS: whether its certificate is checked, or the file of those to trust instead."""
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.prefix}"
-
-
-def parse_address(url: str) -> Address:
-    """Reads a base URL, with or without `/v1` at its end; ValueError says what is wrong with it."""
-    wanted = f"{url!r} is no address of a server: expected http://HOST:PORT"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise ValueError(wanted) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(wanted)
-    if parts.username or parts.password:
-        raise ValueError("a URL must not carry a password: histories keep it; use CONFORMANCE_API_KEY")
-    tls = parts.scheme == "https"
-    prefix = parts.path.rstrip("/").removesuffix("/v1")
-    return Address(parts.hostname, port or (443 if tls else 80), tls, prefix)
+_CONNECT = 10.0
+"""Seconds to connect, where the timeout of the request is not shorter: no model is waited for yet."""
+MOST = 32 << 20
+"""Bytes of a reply: some times what the longest lawful one has."""
+MOST_EVENTS = 500_000
+"""Events of a stream; empty ones would fill the memory with nothing."""
 
 
 @dataclass(frozen=True)
@@ -78,27 +44,6 @@ class Call:
     path: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Leaving:
-    """When to walk away, and how.
-
-    After `tokens` pieces that `is_token` accepts, `seconds` after sending, or once `until` holds: the first
-    of those that are given. `phase` is the one meant, `last` the tokens after which one step is left.
-    """
-
-    how: How
-    is_token: Callable[[bytes], bool]
-    tokens: int | None = None
-    seconds: float | None = None
-    until: Callable[[], bool] | None = None
-    phase: Phase = "decoding"
-    last: int | None = None
-    pause: float = 1.0
-    """stop_reading: seconds for which nothing is read before the connection is closed."""
-    abort: Callable[[bytes], None] | None = None
-    """abort: ends the request by other means; is given the first event of the stream, if any came."""
 
 
 @dataclass
@@ -117,60 +62,12 @@ class RawReply:
     left: Phase | None = None
 
 
-class EventSplitter:
-    """Cuts server-sent events out of a stream of bytes; `rest` is what has no end yet."""
-
-    def __init__(self) -> None:
-        self.rest = b""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that `data` completes; comments (keep-alives) are passed over."""
-        *whole, self.rest = (self.rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
-        payloads = [_payload(event) for event in whole]
-        return [payload for payload in payloads if payload]
+class _TooMuch(Exception):
+    """A reply that is longer than any that could be meant; the message says so."""
 
 
-def _payload(event: bytes) -> bytes:
-    fields = [line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")]
-    return b"\n".join(fields)
-
-
-def connect(address: Address, timeout: float) -> socket.socket:
-    """A connected socket (TLS shaken hands where asked); raises OSError."""
-    sock = socket.create_connection((address.host, address.port), timeout)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if not address.tls:
-        return sock
-    try:
-        return _context(address.verify).wrap_socket(sock, server_hostname=address.host)
-    except OSError:
-        sock.close()
-        raise
-
-
-def connect_again(address: Address, timeout: float) -> socket.socket:
-    """As `connect`, with a few tries: a full backlog is no fault of the server under test.
-
-    Only the set-up of a connection is ever tried again; nothing was sent yet, so no prompt is sent twice.
-    """
-    for pause in _PAUSES:
-        try:
-            return connect(address, timeout)
-        except (TimeoutError, ssl.SSLCertVerificationError):
-            raise  # the first took all the time there is, the second stays as it is
-        except OSError:
-            time.sleep(pause)
-    return connect(address, timeout)
-
-
-@cache
-def _context(verify: bool | str) -> ssl.SSLContext:
-    if isinstance(verify, str):
-        return ssl.create_default_context(cafile=verify)
-    context = ssl.create_default_context()
-    if not verify:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
+class _NotTaken(Exception):
+    """The server did not read the whole request in time."""
 
 
 class Exchange:
@@ -183,24 +80,40 @@ class Exchange:
         timeout: float,
         leaving: Leaving | None = None,
         is_token: Callable[[bytes], bool] | None = None,
+        broken: str | None = None,
     ) -> None:
-        """`is_token` lets others see how far the reply is: `tokens` counts what it accepts."""
+        """`is_token` lets others see how far the reply is: `tokens` counts what it accepts.
+
+        `broken` says why no connection need be tried: another one of the same burst could not be made.
+        """
         self._http = h11.Connection(h11.CLIENT)
         self._bytes = _render(self._http, call)
         self._clock, self._timeout, self._leaving = clock, timeout, leaving
-        self._is_token = leaving.is_token if leaving is not None else is_token
-        self._splitter = EventSplitter()
-        self.tokens = 0
+        self._progress = _Progress(leaving.is_token if leaving is not None else is_token)
+        self._splitter, self._body, self._size = EventSplitter(), bytearray(), 0
         self.begun: float | None = None
         """When the request was put on the wire; None before."""
         self.over = False
         self._left_at = 0.0
-        self._reply = RawReply(sent=clock())
-        self._sock: socket.socket | None = None
+        self._reply = RawReply(sent=clock(), error=broken)
+        self._sock = self._connect(call.address) if broken is None else None
+
+    def _connect(self, address: Address) -> socket.socket | None:
         try:
-            self._sock = connect_again(call.address, timeout)
+            return connect_again(address, min(self._timeout, _CONNECT))
         except OSError as error:
-            self._fail(f"cannot connect to {call.address.url}: {describe(error)}")
+            self._fail(f"cannot connect to {address.url}: {describe(error)}")
+            return None
+
+    @property
+    def broken(self) -> str | None:
+        """Why there is no connection, before anything is sent; None where there is one."""
+        return self._reply.error if self.begun is None else None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that have come so far. Counted when asked: most replies are never asked."""
+        return self._progress.count(self._reply.events)
 
     def run(self, barrier: Barrier | None = None) -> RawReply:
         """Waits at the barrier, sends, reads to the end; bounded by the timeout, raises nothing."""
@@ -209,6 +122,7 @@ class Exchange:
         if self._sock is not None and self._reply.error is None:
             self._talk(self._sock)
         self._reply.ended = self._clock()
+        self._reply.body = bytes(self._body)
         self.over = True
         self.close()
         return self._reply
@@ -221,14 +135,39 @@ class Exchange:
     def _talk(self, sock: socket.socket) -> None:
         self._reply.sent = self.begun = self._clock()
         try:
-            sock.settimeout(self._timeout)
-            sock.sendall(self._bytes)
-            self._read(sock)
-        except TimeoutError:
+            self._converse(sock)
+        except (TimeoutError, _NotTaken) as late:
             self._reply.timed_out = self._reply.left is None
-            self._fail(f"no end of the reply within {self._timeout:g} s")
+            self._fail(str(late) or f"no end of the reply within {self._timeout:g} s")
         except (OSError, h11.RemoteProtocolError) as error:
             self._fail(f"{describe(error)} {self._so_far()}")
+        except (_TooMuch, EndlessEvent) as error:
+            self._fail(f"{error} ({self._so_far()})")
+
+    def _converse(self, sock: socket.socket) -> None:
+        """A server that refuses a request before its end has often said why, so the reply is read anyway."""
+        cut = self._send(sock)
+        try:
+            self._read(sock)
+        except h11.RemoteProtocolError as error:
+            raise cut or error from None
+
+    def _send(self, sock: socket.socket) -> ConnectionError | None:
+        """All bytes, in the time of the whole request: a server that stops reading makes this wait.
+
+        Returns what broke the connection, if anything did.
+        """
+        left = memoryview(self._bytes)
+        try:
+            while left:
+                sock.settimeout(max(self._end() - self._clock(), _TICK))
+                left = left[sock.send(left) :]
+        except TimeoutError:
+            size = f"{len(self._bytes) - len(left)} of {len(self._bytes)} bytes"
+            raise _NotTaken(f"the server took {size} of the request within {self._timeout:g} s") from None
+        except ConnectionError as error:
+            return error
+        return None
 
     def _read(self, sock: socket.socket) -> None:
         while not self._leave_now(sock):
@@ -254,7 +193,7 @@ class Exchange:
             self._http.receive_data(sock.recv(_PIECE))
         except TimeoutError:
             if not (looks or self._due()):
-                raise
+                raise TimeoutError from None  # without the system's own words
 
     def _end(self) -> float:
         """When nobody reads any longer."""
@@ -266,18 +205,20 @@ class Exchange:
         self._reply.headers = {
             name.decode().lower(): value.decode("latin-1") for name, value in response.headers
         }
-        kind = self._reply.headers.get("content-type", "")
+        kind = self._reply.headers.get("content-type", "").lower()
         self._reply.streamed = response.status_code == 200 and kind.startswith("text/event-stream")
 
     def _take(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > MOST:
+            raise _TooMuch(f"the reply is longer than {MOST / 2**20:g} MiB")
         if not self._reply.streamed:
-            self._reply.body += data
+            self._body += data
             return
         now = self._clock()
-        payloads = self._splitter.feed(data)
-        self._reply.events += [(now, payload) for payload in payloads]
-        if self._is_token is not None:
-            self.tokens += sum(map(self._is_token, payloads))
+        self._reply.events += [(now, payload) for payload in self._splitter.feed(data)]
+        if len(self._reply.events) > MOST_EVENTS:
+            raise _TooMuch(f"the stream has more than {MOST_EVENTS} events")
 
     def _leave_time(self) -> float:
         leaving = self._leaving
@@ -300,7 +241,7 @@ class Exchange:
         self._reply.left, self._left_at = self._phase(leaving, seen), self._clock()
         if leaving.how == "abort" and leaving.abort is not None:
             leaving.abort(self._reply.events[0][1] if self._reply.events else b"")
-        return _walk_away(sock, leaving)
+        return walk_away(sock, leaving)
 
     def _phase(self, leaving: Leaving, seen: bool) -> Phase:
         """The phase as measured: the one that was meant only where it is certain."""
@@ -319,6 +260,22 @@ class Exchange:
         if self._reply.status is None:
             return "before any reply"
         return f"after status {self._reply.status} and {len(self._reply.events)} events"
+
+
+class _Progress:
+    """Counts the tokens among events, each looked at once; more than one thread may ask."""
+
+    def __init__(self, is_token: Callable[[bytes], bool] | None) -> None:
+        self._is_token, self._lock, self._looked, self._tokens = is_token, Lock(), 0, 0
+
+    def count(self, events: list[tuple[float, bytes]]) -> int:
+        if self._is_token is None:
+            return 0
+        with self._lock:
+            new = events[self._looked :]
+            self._tokens += sum(self._is_token(payload) for _, payload in new)
+            self._looked += len(new)
+            return self._tokens
 
 
 def _render(http: h11.Connection, call: Call) -> bytes:
@@ -344,39 +301,3 @@ def _pass(barrier: Barrier | None, timeout: float) -> bool:
     except BrokenBarrierError:
         return False
     return True
-
-
-def _walk_away(sock: socket.socket, leaving: Leaving) -> bool:
-    """Leaves; returns whether that closed the connection.
-
-    `rst`: a reset, as a killed client sends it. `fin`: an orderly end, as a closed tab sends it.
-    `half_close`: says that nothing more will be sent, and reads on. `abort` reads on as well.
-    """
-    if leaving.how in ("half_close", "abort"):
-        if leaving.how == "half_close":
-            sock.shutdown(socket.SHUT_WR)
-        return False
-    if leaving.how == "stop_reading":
-        time.sleep(leaving.pause)
-    elif leaving.how == "rst":
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    else:
-        # Data that was not read turns a plain close into a reset, a shutdown beforehand does not.
-        sock.shutdown(socket.SHUT_RDWR)
-    sock.close()
-    return True
-
-
-def describe(error: Exception) -> str:
-    """An error of the connection in words a user knows."""
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused"
-    if isinstance(error, (ConnectionResetError, BrokenPipeError)):
-        return "connection reset"
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message}); see --cacert and --insecure"
-    if isinstance(error, h11.RemoteProtocolError):
-        return "connection closed" if "clos" in str(error).lower() else f"no valid HTTP ({error})"
-    return str(error) or type(error).__name__

@@ -25,10 +25,11 @@ from engine.tokenizer import Tokenizer
 class Parts:
     """What an engine is made of; `engine.faults` names replacements.
 
-    `model` turns the loaded model into the one that runs.
+    `model` and `tokenizer` turn what was loaded into what runs.
     """
 
     model: Callable[[Runner], Runner] = lambda runner: runner
+    tokenizer: Callable[[Tokenizer], Tokenizer] = lambda tokenizer: tokenizer
     paged: type[PagedStorage] = PagedStorage
     dense: type[DenseStorage] = DenseStorage
     sampler: type[Sampler] = Sampler
@@ -54,7 +55,7 @@ def build(config: EngineConfig, parts: Parts | None = None) -> Engine:
     loaded, tokenizer = load(config.model, seed=config.model_seed, grid=config.grid)
     sound = _mode(config)(loaded)
     known = at_start(sound, config.determinism)  # before a fault: it breaks the promise, does not lower it
-    runner = parts.model(sound)
+    runner, tokenizer = parts.model(sound), parts.tokenizer(tokenizer)
     storage = _storage(config, parts, runner, known.generated_reusable)
     adapters = adapters_for(config, tokenizer, lambda adapted: parts.model(_mode(config)(adapted)))
     scheduler = parts.scheduler(

@@ -24,7 +24,10 @@ class Whole:
 
 
 class DenseStorage:
-    """Take, use, give back. The budget counts tokens; the least recently given back leaves first."""
+    """Take, use, give back. The budget counts tokens; the least recently given back leaves first.
+
+    What is booked is no number of its own, but the longest that each choice which has not ended may become.
+    """
 
     def __init__(
         self, shape: ModelShape, budget_tokens: int, *, granule: int, share: bool = True,
@@ -37,7 +40,7 @@ class DenseStorage:
         self.publish_generated = publish_generated
         self.epoch = 0
         self.entries: list[Whole] = []
-        self.held: dict[Sequence, int] = {}
+        self.held: set[Sequence] = set()
         self.counts = {"inserts": 0, "evictions_lru": 0}
 
     def prepare(self, seq: Sequence) -> None:
@@ -48,10 +51,9 @@ class DenseStorage:
         return False
 
     def admit(self, seq: Sequence) -> bool:
-        longest = seq.longest * seq.request.params.n
-        if longest > self.budget - sum(self.held.values()):
+        if seq.longest * seq.width > self.budget - self.booked:
             return False
-        self.held[seq] = longest
+        self.held.add(seq)
         entry, length = self._best(seq)
         self._take(seq, entry, length)
         self._evict_to_budget()
@@ -69,11 +71,13 @@ class DenseStorage:
         """Nothing is visible before it is given back whole."""
 
     def fork(self, seq: Sequence, twin: Sequence) -> None:
+        if twin.holding is not None:
+            raise ValueError("a sequence that holds rows cannot start on others")
         twin.computed, twin.epoch, twin.holding = seq.computed, seq.epoch, seq.holding.copy()
-        self.held[twin] = 0
+        self.held.add(twin)
 
     def release(self, seq: Sequence) -> None:
-        self.held.pop(seq, None)
+        self.held.discard(seq)
         rows, seq.holding = seq.holding, None
         length = seq.computed if self.publish_generated else min(seq.computed, seq.prompt_tokens)
         if rows is not None and self.share and length and seq.epoch == self.epoch:
@@ -98,8 +102,17 @@ class DenseStorage:
                 "enabled": self.share, **self.counts}  # fmt: skip
 
     def problems(self, sequences: list[Sequence]) -> list[str]:
-        running = {seq for seq in sequences if seq.holding is not None}
-        return [] if running == set(self.held) else ["rows are held by a sequence that does not run"]
+        holding = {seq for seq in sequences if seq.holding is not None}
+        sound = holding == self.held == set(sequences)
+        found = [] if sound else ["rows are held by a sequence that does not run, or one that runs has none"]
+        if self.booked + self._stored > self.budget:
+            found.append(f"{self.booked} tokens booked and {self._stored} stored, budget {self.budget}")
+        return found
+
+    @property
+    def booked(self) -> int:
+        """Tokens that running sequences, and the choices that will branch off them, may yet fill."""
+        return sum(seq.longest * seq.width for seq in self.held)
 
     @property
     def _stored(self) -> int:
@@ -124,7 +137,7 @@ class DenseStorage:
         seq.adopted = seq.cached = seq.computed = length
 
     def _evict_to_budget(self) -> None:
-        while self.entries and self._stored + sum(self.held.values()) > self.budget:
+        while self.entries and self._stored + self.booked > self.budget:
             self.entries.pop(0)
             self.counts["evictions_lru"] += 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -40,8 +40,8 @@ class Exchange:
         self._open[which] = request.id
 
     def _deliver(self, which: int, event: Event) -> None:
-        """Called on the engine thread: never waits, and outlives a loop that is already closed."""
-        if not self._loop.is_closed():
+        """Called on the engine thread: never waits. A loop that has closed has nobody left to tell."""
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._queue.put_nowait, (which, event))
 
     async def events(self) -> AsyncIterator[tuple[int, Progress]]:

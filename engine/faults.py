@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from engine.build import Parts
 from engine.index import Entry, Key
-from engine.model import CanonicalModel, Linear, Runner
+from engine.model import CanonicalModel, Linear
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
@@ -55,8 +55,10 @@ def fault(
     """Register the decorated class as the replacement of one seam; its docstring is the symptom."""
 
     def register(kind: type[Any]) -> type[Any]:
+        if name in FAULTS:
+            raise ValueError(f"two faults are called {name}")
         symptom = " ".join((kind.__doc__ or "").split())
-        override: Any = (lambda runner: _mutated(runner, kind)) if seam == "model" else kind
+        override: Any = (lambda loaded: _mutated(loaded, kind)) if seam in _LOADED else kind
         parts = replace(Parts(), **{seam: override})
         FAULTS[name] = Fault(name, bug_class, symptom, tuple(breaks.split()), parts, needs)
         return kind
@@ -64,10 +66,14 @@ def fault(
     return register
 
 
-def _mutated(runner: Runner, mixin: type[Any]) -> Runner:
-    """The same loaded model with a mixin's methods in front of its own."""
-    runner.__class__ = type(mixin.__name__, (mixin, type(runner)), {})
-    return runner
+_LOADED = ("model", "tokenizer")
+"""Seams of what is loaded: not a type to replace, but an object to change."""
+
+
+def _mutated(loaded: Any, mixin: type[Any]) -> Any:
+    """The same loaded model or tokenizer with a mixin's methods in front of its own."""
+    loaded.__class__ = type(mixin.__name__, (mixin, type(loaded)), {})
+    return loaded
 
 
 @fault("consume_on_adopt", "C01", "adopt/1 adopt/2 store/3", seam="paged")
@@ -159,16 +165,14 @@ class ShapeDependentRows(CanonicalModel):
 class ReportWithoutReuse(PagedStorage):
     """Usage says that the prefix was adopted; every row of it was computed and stored once more."""
 
-    def admit(self, seq: Sequence) -> bool:
-        admitted = super().admit(seq)
-        if admitted:
-            self._promises[seq.request.id].blocks += seq.cached // self.size
-        return admitted
+    def matched(self, seq: Sequence) -> list[Entry]:
+        return []
 
     def adopt(self, seq: Sequence, blocks: list[int]) -> None:
-        super().adopt(seq, [])
-        seq.cached = len(blocks) * self.size // self.granule * self.granule
-        seq.epoch = -1 if blocks else self.epoch
+        found = super().matched(seq)
+        super().adopt(seq, blocks)
+        seq.cached = len(found) * self.size // self.granule * self.granule
+        seq.epoch = -1 if found else self.epoch
 
 
 def known() -> list[Fault]:
@@ -176,5 +180,7 @@ def known() -> list[Fault]:
     return [FAULTS[name] for name in sorted(FAULTS)]
 
 
+from engine import faults_foot as faults_foot  # noqa: E402  registers its own with what stands above
 from engine import faults_identity as faults_identity  # noqa: E402  registers its own with what stands above
+from engine import faults_pressure as faults_pressure  # noqa: E402  registers its own with what stands above
 from engine import faults_reuse as faults_reuse  # noqa: E402  registers its own with what stands above

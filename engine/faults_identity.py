@@ -5,18 +5,16 @@ Knows the same seams as `faults.py`, which registers these under their names. Do
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence as Rows
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from typing import Any
 
 from engine.faults import fault
 from engine.index import Entry, Key, PrefixIndex
 from engine.scheduler import Live, Scheduler
 from engine.sequence import Sequence
 from engine.storage import PagedStorage, Storage
-
-T = TypeVar("T")
-
 
 # ---- identity
 
@@ -73,10 +71,10 @@ class TellOfOtherSalts(OtherRoot):
         if blocks and self._owners.get(blocks[0]) != seq.request.salt:
             seq.cached = 0
 
-    def _hold(self, seq: Sequence, at: int, block: int) -> None:
+    def _use_stored(self, seq: Sequence, at: int, block: int) -> bool:
         if block == seq.table[at]:
             self._owners[block] = seq.request.salt
-        super()._hold(seq, at, block)
+        return super()._use_stored(seq, at, block)
 
 
 class FlatIndex(PrefixIndex):
@@ -164,19 +162,21 @@ class LeakRefOnStop(Scheduler):
 class LeakRefOnFailure(Scheduler):
     """A request whose forward failed keeps its blocks pinned for ever."""
 
-    def _fail(self, request_id: str, message: str) -> None:
+    def fail(self, request_id: str, message: str, status: int = 500) -> bool:
         for seq in self.running:
             if seq.request.id == request_id:
                 seq.table = []
-        super()._fail(request_id, message)
+        return super().fail(request_id, message, status)
 
 
 @fault("spread_failure", "C03", "life/6", seam="scheduler")
 class SpreadFailure(Scheduler):
     """One forward that fails ends every request there is."""
 
-    def _guarded(self, batch: list[Sequence], compute: Callable[[], T]) -> T | None:
-        return super()._guarded([*self.running, *self.waiting], compute)
+    @contextmanager
+    def _guard(self, *batch: Sequence) -> Iterator[None]:
+        with super()._guard(*self.running, *self.waiting):
+            yield
 
 
 @fault("ignore_disconnect", "C03", "life/4", seam="scheduler")

@@ -112,19 +112,18 @@ class SecondNames(PagedStorage):
         self.pool.keep(block)
 
 
-@fault("copy_on_adopt", "C05", "store/4 store/1", seam="paged")
+@fault("copy_on_adopt", "C05", "store/4 store/1 evict/5", seam="paged")
 class CopyOnAdopt(SecondNames):
     """Each adopter gets a copy of the prefix, which stays stored beside the original."""
 
     def admit(self, seq: Sequence) -> bool:
         admitted = super().admit(seq)
         if admitted:
-            self._promises[seq.request.id].blocks += len(seq.table)
             seq.table = [self._copied(seq, block) for block in seq.table]
         return admitted
 
     def _copied(self, seq: Sequence, block: int) -> int:
-        original, fresh = self.index.entry(block), self._take(seq)
+        original, fresh = self.index.entry(block), self._take()
         self.store.copy(block, fresh)
         self.pool.release([block])
         if original is not None:
@@ -136,12 +135,12 @@ class CopyOnAdopt(SecondNames):
 class NoDedupOnPublish(SecondNames):
     """A block that is stored already is stored once more by whoever computed it at the same time."""
 
-    def _hold(self, seq: Sequence, at: int, block: int) -> None:
+    def _use_stored(self, seq: Sequence, at: int, block: int) -> bool:
         own, original = seq.table[at], self.index.entry(block)
         if block == own or original is None:
-            super()._hold(seq, at, block)
-        else:
-            self.name_again(original, own)
+            return super()._use_stored(seq, at, block)
+        self.name_again(original, own)
+        return True
 
 
 @fault("share_partial_tail_no_cow", "C05", "store/5 out/5", seam="paged")

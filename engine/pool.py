@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 
 class PoolExhausted(Exception):
-    """No block is free and none is idle: admission promised more than there is."""
+    """No block is left: none is free or idle, or each that is was promised to another request."""
 
 
 class BlockPool:
@@ -54,6 +54,11 @@ class BlockPool:
     def refs(self, block: int) -> int:
         return self._refs.get(block, 0)
 
+    @property
+    def kept(self) -> Set[int]:
+        """Blocks that the index names, as it told."""
+        return self._kept
+
     def is_kept(self, block: int) -> bool:
         return block in self._kept
 
@@ -73,18 +78,29 @@ class BlockPool:
         return block
 
     def retain(self, blocks: Iterable[int]) -> None:
-        """Pin blocks that are live: one more reference each."""
+        """Pin blocks: one more reference each. Raises ValueError, changing nothing, when one is not live."""
+        blocks = list(blocks)
+        dead = [block for block in blocks if block not in self._refs and block not in self._idle]
+        if dead:
+            raise ValueError(f"blocks that are not live cannot be pinned: {dead}")
         for block in blocks:
             self._idle.pop(block, None)
             self._refs[block] = self._refs.get(block, 0) + 1
 
     def release(self, table: Iterable[int]) -> None:
-        """Give back one reference each. Tail first, so that a chain loses its tail before its head."""
-        for block in reversed(list(table)):
+        """Give back one reference each. Tail first, so that a chain loses its tail before its head.
+
+        Raises ValueError, changing nothing, when one is not held.
+        """
+        blocks = list(table)
+        loose = [block for block in blocks if block not in self._refs]
+        if loose:
+            raise ValueError(f"blocks that nobody holds cannot be released: {loose}")
+        for block in reversed(blocks):
             self._refs[block] -= 1
             if not self._refs[block]:
                 del self._refs[block]
-                self._settle(block)
+                self._put_back(block)
 
     def keep(self, block: int) -> None:
         """The index names this block: hold it when idle."""
@@ -126,7 +142,7 @@ class BlockPool:
             found.append("a reference count is below one")
         return found
 
-    def _settle(self, block: int) -> None:
+    def _put_back(self, block: int) -> None:
         if block in self._kept:
             self._idle[block] = None
         else:

@@ -16,10 +16,11 @@ never preempted for another, so there is always one that comes to its end.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Rows
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import mlx.core as mx
 
@@ -30,6 +31,7 @@ from engine.messages import (
     Finished,
     Prompted,
     Request,
+    RequestError,
     Sink,
     Started,
     TextCodec,
@@ -37,11 +39,10 @@ from engine.messages import (
 )
 from engine.model import DecodeRow, Runner
 from engine.output import Output
+from engine.pool import PoolExhausted
 from engine.sampling import Sampler
 from engine.sequence import Phase, Sequence
 from engine.storage import Storage, why_missed
-
-T = TypeVar("T")
 
 
 class Live:
@@ -59,7 +60,11 @@ class Live:
 
 
 class Scheduler:
-    """Owns the queue and the batch; every request leaves through `_leave`."""
+    """Owns the queue and the batch; whatever ends a sequence, or sends it back, goes through `_drop`.
+
+    What is done for one request is done under `_guard`: an error there is that request's end and nobody
+    else's (life/6). Any other error leaves `step`, and its caller answers it with `fail_all`.
+    """
 
     def __init__(
         self, runner: Runner, storage: Storage, sampler: Sampler, codec: TextCodec,
@@ -81,7 +86,13 @@ class Scheduler:
     # -- from outside -----------------------------------------------------------------------------------
 
     def add(self, request: Request, sink: Sink) -> None:
-        """Queue a request. One that samples without a seed gets one of its own."""
+        """Queue a request. One that samples without a seed gets one of its own.
+
+        Raises RequestError when its id is that of a request which has not ended. Whatever is raised, nothing
+        of the request stays here.
+        """
+        if request.id in self.live:
+            raise RequestError("another request that runs has this id", "request_id")
         if request.params.seed is None:
             request = replace(request, params=replace(request.params, seed=secrets.randbits(48)))
         seq = Sequence(request)
@@ -93,11 +104,24 @@ class Scheduler:
 
     def cancel(self, request_id: str) -> None:
         """Drop a request whatever its phase; nothing more is sent to its sink."""
-        live = self.live.pop(request_id, None)
-        if live is not None:
-            self.counts["cancelled_total"] += 1
-            self.counts["withdrawn_total"] += not live.admitted
-            self._leave(request_id)
+        self._end(request_id, "cancelled_total")
+
+    def fail(self, request_id: str, message: str, status: int = 500) -> bool:
+        """Drop a request whatever its phase and tell its sink why; False when there is none of that id."""
+        live = self.live.get(request_id)
+        if live is None:
+            return False
+        try:
+            self._end(request_id, "failed_total")
+        finally:
+            live.sink(Failed(status, message))
+        return True
+
+    def fail_all(self, message: str, status: int = 500) -> None:
+        """Drop every request. Raises, after all were told, when something could not be given back."""
+        with ExitStack() as stack:
+            for request_id in self.live:
+                stack.callback(self.fail, request_id, message, status)
 
     @property
     def busy(self) -> bool:
@@ -116,6 +140,8 @@ class Scheduler:
         found = self.storage.problems(self.running)
         if any(seq.table or seq.holding is not None for seq in self.waiting):
             found.append("a waiting sequence holds storage")
+        if {seq.request.id for seq in (*self.running, *self.waiting)} != set(self.live):
+            found.append("a request has no sequence, or a sequence no request")
         if self.counts["requests_total"] != self._accounted():
             found.append("a request was accounted for not at all or twice")
         return found
@@ -131,15 +157,16 @@ class Scheduler:
         for seq in list(self.waiting):
             if sum(other.width for other in self.running) + seq.width > self.max_batch:
                 return
-            if self.storage.blocked_by(seq, self.running):
-                continue
-            if not self.storage.admit(seq):
-                return
-            self.waiting.remove(seq)
-            self._start(seq)
+            with self._guard(seq):
+                if self.storage.blocked_by(seq, self.running):
+                    continue
+                if not self.storage.admit(seq):
+                    return
+                self._start(seq)
 
     def _start(self, seq: Sequence) -> None:
         seq.phase = Phase.PREFILL
+        self.waiting.remove(seq)
         self.running.append(seq)
         live = self.live[seq.request.id]
         if not live.admitted:  # else it was preempted: what it computes again is no hit (count/6)
@@ -159,10 +186,13 @@ class Scheduler:
 
     def _room(self, seq: Sequence, length: int) -> None:
         """Make rows up to `length` writable, at the cost of the youngest requests, of this one at last."""
-        while self._guarded([seq], lambda: self.storage.extend(seq, length)) is False:
+        while seq.phase is Phase.DECODE and not self._extended(seq, length):
             self._preempt(self.running[-1].request.id)
-            if seq.phase is Phase.WAITING:
-                return
+
+    def _extended(self, seq: Sequence, length: int) -> bool:
+        with self._guard(seq):
+            return self.storage.extend(seq, length)
+        return True  # it has failed, and needs no room
 
     def _preempt(self, request_id: str) -> None:
         """Back to the head of the queue with all its choices, holding nothing."""
@@ -191,8 +221,8 @@ class Scheduler:
         grid, start = self.runner.grid, seq.computed
         line = start - start % grid
         stop = min(seq.prompt_tokens, line + max(grid, budget - budget % grid))
-        logits = self._guarded([seq], lambda: self._compute(seq, start, stop))
-        if logits is not None:
+        with self._guard(seq):
+            logits = self._compute(seq, start, stop)
             seq.computed = stop
             self.counts["computed_tokens_total"] += stop - start
             self.storage.publish(seq)
@@ -201,7 +231,8 @@ class Scheduler:
         return stop - line
 
     def _compute(self, seq: Sequence, start: int, stop: int) -> mx.array:
-        self.storage.extend(seq, stop)  # finds room: a prompt's blocks are promised at admission
+        if not self.storage.extend(seq, stop):
+            raise PoolExhausted("a block that was promised at admission is not there")
         view, runner = self.storage.view(seq), self._runner(seq)
         if seq.request.params.prompt_logprobs is None:
             return runner.prefill(view, seq.tokens, start, stop)
@@ -253,11 +284,15 @@ class Scheduler:
             self._decode_batch(batch)
 
     def _decode_batch(self, batch: list[Sequence]) -> None:
-        logits = self._guarded(batch, lambda: self._advance(batch))
-        for seq, row in zip(batch, logits or [], strict=False):
-            seq.computed += 1
-            self.storage.publish(seq)
-            self._emit(seq, row)
+        logits: list[mx.array] = []
+        with self._guard(*batch):
+            logits = self._advance(batch)
+        for seq, row in zip(batch, logits, strict=False):
+            if seq.phase is Phase.DECODE:  # else a sibling's failure was its own
+                with self._guard(seq):
+                    seq.computed += 1
+                    self.storage.publish(seq)
+                    self._emit(seq, row)
 
     def _advance(self, batch: list[Sequence]) -> list[mx.array]:
         return self._runner(batch[0]).decode(
@@ -296,30 +331,31 @@ class Scheduler:
             trace = live.trace if seq.request.trace else None
             live.sink(Done(seq.prompt_tokens, live.cached, live.generated, trace))
 
-    def _guarded(self, batch: list[Sequence], compute: Callable[[], T]) -> T | None:
-        """A forward that raises fails the requests in it, publishes nothing and leaks nothing (life/6)."""
+    @contextmanager
+    def _guard(self, *batch: Sequence) -> Iterator[None]:
+        """An error in what is done for these sequences fails their requests, each with 500, and goes no
+        further: nothing of them is published any more, and all they held is given back (life/6)."""
         try:
-            return compute()
+            yield
         except Exception as error:
             for request_id in {seq.request.id for seq in batch}:
-                self._fail(request_id, f"the model failed: {error}")
-            return None
+                self.fail(request_id, f"the engine failed: {error}")
 
-    def _fail(self, request_id: str, message: str) -> None:
-        live = self.live.pop(request_id)
-        self.counts["failed_total"] += 1
-        self._leave(request_id)
-        live.sink(Failed(500, message))
-
-    def _leave(self, request_id: str) -> None:
-        self.waiting = [seq for seq in self.waiting if seq.request.id != request_id]
-        for seq in [seq for seq in self.running if seq.request.id == request_id]:
-            self._drop(seq)
+    def _end(self, request_id: str, counter: str) -> None:
+        """A request ends before its time: counted as that, and as withdrawn if it was never admitted."""
+        live = self.live.pop(request_id, None)
+        if live is not None:
+            self.counts[counter] += 1
+            self.counts["withdrawn_total"] += not live.admitted
+            for seq in [seq for seq in (*self.waiting, *self.running) if seq.request.id == request_id]:
+                self._drop(seq)
 
     def _drop(self, seq: Sequence) -> None:
-        seq.phase = Phase.DONE
-        self.running.remove(seq)
+        """The single exit of a sequence from queue or batch, and the only caller of `storage.release`: at its
+        finish, cancel, failure and preemption (life/1). What cannot be given back stays where it is seen."""
         self.storage.release(seq)
+        (self.running if seq in self.running else self.waiting).remove(seq)
+        seq.phase = Phase.DONE
 
 
 def _by_adapter(sequences: list[Sequence]) -> list[list[Sequence]]:

@@ -41,6 +41,8 @@ class Sequence:
     cached: int = 0
     """Tokens reported as cached (a multiple of G, count/1)."""
     published: int = 0
+    limit: int = 0
+    """Rows that a paged storage promised it at admission."""
     epoch: int = 0
     branches: list[Sequence] = field(default_factory=list)
     """Further choices, which branch off after the prompt and hold nothing before it."""

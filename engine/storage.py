@@ -6,7 +6,6 @@ row means (`model.py`), or HTTP. Every method runs on the engine thread, between
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.index import Entry, Key, PrefixIndex
@@ -32,7 +31,8 @@ class Storage(Protocol):
         """Match, pin and reserve in one act (adopt/9); False, holding nothing, when it does not fit now."""
 
     def extend(self, seq: Sequence, length: int) -> bool:
-        """Rows [computed, length) become writable by this sequence alone; may evict, may copy a block.
+        """Rows [computed, length) become writable by this sequence alone; may evict, and may copy a block
+        that siblings share, whose original it then no longer holds.
 
         False when no block is left that was not promised to another: somebody must be preempted first.
         """
@@ -41,13 +41,15 @@ class Storage(Protocol):
         """The rows of a sequence, for a model."""
 
     def publish(self, seq: Sequence) -> None:
-        """Offer what is written so far to others."""
+        """Offer what is written so far to others. Where the same is stored already, the sequence may hold
+        that from here on instead of its own."""
 
     def fork(self, seq: Sequence, twin: Sequence) -> None:
-        """Another choice on the rows of `seq`, shared until one of them writes."""
+        """Another choice on the rows of `seq`, shared until one of them writes. Raises ValueError when the
+        twin holds some already."""
 
     def release(self, seq: Sequence) -> None:
-        """The one way out: give everything back, whatever the reason."""
+        """Give back all that a sequence holds and was promised; a second time gives back nothing."""
 
     def reset(self) -> dict[str, Any]:
         """Forget every stored prefix; what running sequences hold stays theirs."""
@@ -83,14 +85,6 @@ def why_missed(seq: Sequence, storage: Storage) -> str:
     return "below_granule" if seq.adopted else "cold"
 
 
-@dataclass
-class Promise:
-    """Blocks that an admitted request may still take, shared by its choices."""
-
-    blocks: int
-    holders: int = 1
-
-
 class PagedStorage:
     """Clone-and-pin over one block pool: adoption changes no stored entry (store/2, store/6).
 
@@ -98,6 +92,9 @@ class PagedStorage:
     stay private. `share` False never adopts and never publishes: the arm without the effect. `reserve`
     "full" promises a request all it may ever write, "prompt" what it has plus one block for each choice:
     growth beyond that may find nothing left, and then the scheduler preempts.
+
+    What is promised is no number of its own, but what admitted sequences still lack of it: it ends with them,
+    and what one has taken is promised no more.
     """
 
     def __init__(
@@ -120,7 +117,7 @@ class PagedStorage:
         self.publish_generated = publish_generated
         self.reserve = reserve
         self.epoch = 0
-        self._promises: dict[str, Promise] = {}
+        self._admitted: set[Sequence] = set()
         self.counts = {"inserts": 0, "evictions_lru": 0, "copies": 0}
 
     # -- arriving ---------------------------------------------------------------------------------------
@@ -155,20 +152,21 @@ class PagedStorage:
     def admit(self, seq: Sequence) -> bool:
         entries = self.matched(seq)
         blocks = [entry.block for entry in entries]
-        need = self._need(seq) - len(blocks)
+        for choice in (seq, *seq.branches):
+            choice.limit = self._limit(choice)
+        need = self._missing(seq) - len(blocks)
         idle = sum(not self.pool.refs(block) for block in blocks)
         if need > self.pool.available - idle - self.promised:
             return False
         self.adopt(seq, blocks)
-        self._promises[seq.request.id] = Promise(need)
+        self._admitted.add(seq)
         return True
 
     def adopt(self, seq: Sequence, blocks: list[int]) -> None:
-        """Clone and pin: the table names the stored blocks, each gets one more reference."""
+        """Clone and pin: the empty table names the stored blocks, each gets one more reference."""
         seq.trace["adopted_blocks"] = list(blocks)
         seq.trace["in_flight"] = sum(self.pool.refs(block) > 0 for block in blocks)
-        self.pool.retain(blocks)
-        seq.table = list(blocks)
+        self._pin(seq, blocks)
         seq.epoch = self.epoch
         seq.published = len(blocks)
         seq.adopted = seq.computed = len(blocks) * self.size
@@ -176,8 +174,11 @@ class PagedStorage:
 
     @property
     def promised(self) -> int:
-        """Blocks that admitted sequences may still take."""
-        return sum(promise.blocks for promise in self._promises.values())
+        """Blocks that admitted sequences may still take: to reach their limits, and for all but one of those
+        that share a block which is not full yet, to copy it."""
+        tails = {block for seq in self._admitted for block in seq.table[seq.computed // self.size :]}
+        copies = sum(self.pool.refs(block) - 1 for block in tails)
+        return copies + sum(self._missing(seq) for seq in self._admitted)
 
     # -- running ----------------------------------------------------------------------------------------
 
@@ -187,7 +188,7 @@ class PagedStorage:
             for at in range(first, min(len(seq.table), stop)):
                 self._own(seq, at)
             while len(seq.table) < stop:
-                seq.table.append(self._take(seq))
+                seq.table.append(self._grow(seq))
         except PoolExhausted:
             return False
         return True
@@ -208,16 +209,16 @@ class PagedStorage:
             seq.published += 1
 
     def fork(self, seq: Sequence, twin: Sequence) -> None:
-        self.pool.retain(seq.table)
-        twin.root, twin.table = seq.root, list(seq.table)
+        self._pin(twin, seq.table)
+        self._admitted.add(twin)
+        twin.root = seq.root
         twin.keys = seq.keys[: seq.prompt_tokens // self.size]
         twin.computed, twin.published, twin.epoch = seq.computed, seq.published, seq.epoch
-        self._promises[seq.request.id].holders += 1
 
     def release(self, seq: Sequence) -> None:
-        self._unpromise(seq.request.id)
-        table, seq.table = seq.table, []
-        self.pool.release(table)
+        self.pool.release(seq.table)
+        seq.table = []
+        self._admitted.discard(seq)
 
     # -- the store as a whole ---------------------------------------------------------------------------
 
@@ -263,48 +264,56 @@ class PagedStorage:
         wrong = {b: n for b, n in held.items() if self.pool.refs(b) != n}
         if wrong or self.pool.referenced != len(held):
             found.append(f"reference counts differ from the tables: {wrong or self.pool.referenced}")
+        if len(self.index) != len(self.pool.kept) or not all(map(self.index.entry, self.pool.kept)):
+            found.append("the blocks that are kept are not those that the index names")
+        if self._admitted != set(sequences):
+            found.append("those to whom blocks are promised are not those that run")
         if self.promised > self.pool.available:
             found.append(f"{self.promised} blocks promised, {self.pool.available} available")
         return found
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _need(self, seq: Sequence) -> int:
-        """Blocks to promise at admission: for the whole life of a request, or for a start."""
-        choices = [seq, *seq.branches]
+    def _limit(self, choice: Sequence) -> int:
+        """Rows to promise a choice at admission: for its whole life, or for a start."""
         if self.reserve == "full":
-            return self._blocks(seq.prompt_tokens, [choice.longest for choice in choices])
-        soon = [min(choice.longest, len(choice.tokens) + self.size) for choice in choices]
-        return self._blocks(seq.prompt_tokens, soon)
+            return choice.longest
+        return min(choice.longest, len(choice.tokens) + self.size)
+
+    def _missing(self, seq: Sequence) -> int:
+        """Blocks that a sequence, and each choice that will branch off it, lacks to reach its limit."""
+        lengths = [seq.limit, *(branch.limit for branch in seq.branches)]
+        return max(0, self._blocks(seq.prompt_tokens, lengths) - len(seq.table))
 
     def _blocks(self, prompt: int, lengths: list[int]) -> int:
         """Blocks of choices that grow to these lengths and share the prompt's full blocks."""
         shared = prompt // self.size
         return shared + sum(blocks_for(length, self.size) - shared for length in lengths)
 
-    def _unpromise(self, request_id: str) -> None:
-        promise = self._promises.get(request_id)
-        if promise is not None:
-            promise.holders -= 1
-            if not promise.holders:
-                del self._promises[request_id]
+    def _pin(self, seq: Sequence, blocks: list[int]) -> None:
+        """Fill a table. Raises ValueError when it is not empty: nobody would release what it names now."""
+        if seq.table:
+            raise ValueError(f"a sequence that holds {len(seq.table)} blocks cannot start on others")
+        self.pool.retain(blocks)
+        seq.table = list(blocks)
 
     def _own(self, seq: Sequence, at: int) -> None:
         """Copy on write: a block that is shared or published is never written again (store/5)."""
         block = seq.table[at]
         if self.pool.refs(block) == 1 and not self.pool.is_kept(block):
             return
-        seq.table[at] = fresh = self._take(seq)
+        seq.table[at] = fresh = self._take()
         self.pool.release([block])
         self.counts["copies"] += 1
         self.store.copy(block, fresh)
 
-    def _take(self, seq: Sequence) -> int:
+    def _grow(self, seq: Sequence) -> int:
         """A block of what was promised, or one that nobody was. Raises PoolExhausted."""
-        promise = self._promises[seq.request.id]
-        if not promise.blocks and self.pool.available <= self.promised:
+        if len(seq.table) >= blocks_for(seq.limit, self.size) and self.pool.available <= self.promised:
             raise PoolExhausted("every block that is left was promised to another request")
-        promise.blocks -= bool(promise.blocks)
+        return self._take()
+
+    def _take(self) -> int:
         if not self.pool.free:
             self._evict_one()
         return self.pool.take()
@@ -324,20 +333,25 @@ class PagedStorage:
         if parent is None:
             return False
         entry = self.index.publish(key, parent, tokens, seq.table[at])
-        if entry is None:
-            return False
-        self._hold(seq, at, entry.block)
-        return True
+        return entry is not None and self._use_stored(seq, at, entry.block)
 
-    def _hold(self, seq: Sequence, at: int, block: int) -> None:
+    def _use_stored(self, seq: Sequence, at: int, block: int) -> bool:
+        """Hold the block that is stored under this name: one's own, or its twin in place of one's own.
+
+        False where a sibling shares one's own: no block would come free for the one that is pinned, which
+        may be one that was promised.
+        """
         own = seq.table[at]
         if block == own:
             self.pool.keep(own)
             self.counts["inserts"] += 1
-            return
+            return True
+        if self.pool.refs(own) > 1:
+            return False
         self.pool.retain([block])
         seq.table[at] = block
         self.pool.release([own])
+        return True
 
     def _key(self, seq: Sequence, at: int, tokens: list[int]) -> Key:
         if at == len(seq.keys):

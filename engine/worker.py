@@ -3,6 +3,9 @@
 Knows the thread, its inbox and the published statistics. Does not know HTTP, nor how steps work. Other
 threads exchange plain values with it: requests and commands in, events and snapshots out. Nothing here
 waits for a client; a cancel lands between two steps, since an evaluation cannot be interrupted.
+
+An error is one request's end where it can be laid to one (`scheduler.py`, and here a sink that raises), the
+end of all that live where it cannot, and the thread's own end where what they held cannot be given back.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -25,6 +28,14 @@ from engine.tokenizer import Tokenizer
 
 _QUIET = 0.1
 """Seconds without work or a word from outside after which memory is given back, once (foot/2)."""
+
+
+class Told(NamedTuple):
+    """An event on its way, and whose it is."""
+
+    sink: Sink
+    event: Event
+    request_id: str
 
 
 class Worker:
@@ -40,7 +51,7 @@ class Worker:
         self._draining = False
         self._rejected = 0
         self._snapshot: dict[str, Any] = {}
-        self._outbox: list[tuple[Sink, Event]] = []
+        self._outbox: list[Told] = []
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # -- any thread -------------------------------------------------------------------------------------
@@ -86,7 +97,8 @@ class Worker:
         return self._engine.adapters.served
 
     def submit(self, request: Request, sink: Sink) -> None:
-        """Queue a request. Raises RequestError when it can never be served."""
+        """Queue a request. Raises RequestError when it can never be served; whatever else keeps it out is
+        told its sink, as it is when the id is that of a request which has not ended."""
         try:
             self._check(request)
         except RequestError:
@@ -103,7 +115,7 @@ class Worker:
     def call(self, name: str, **kwargs: Any) -> Future[Any]:
         """Run between steps: "reset", "mark", "overwrite" (block), "adapter" (adapter, seed), "integrity"."""
         future: Future[Any] = Future()
-        self._post(lambda: _settle(future, lambda: getattr(self, f"_call_{name}")(**kwargs)))
+        self._post(lambda: _answer(future, lambda: getattr(self, f"_call_{name}")(**kwargs)))
         return future
 
     # -- engine thread ----------------------------------------------------------------------------------
@@ -128,10 +140,27 @@ class Worker:
 
     def _work(self) -> None:
         while not self._stopping:
-            self._drain()
-            if self._engine.scheduler.busy and not self._stopping:
-                self._engine.scheduler.step()
-            self._publish()
+            try:
+                self._turn()
+            except Exception as error:
+                self._start_over(error)
+
+    def _turn(self) -> None:
+        self._take_in()
+        if self._engine.scheduler.busy and not self._stopping:
+            self._engine.scheduler.step()
+        self._publish()
+        self._deliver()
+
+    def _start_over(self, error: Exception) -> None:
+        """An error that is no single request's fails all of them. Raises, which ends the thread, so that
+        `alive` tells, when the engine is not sound without them either."""
+        scheduler = self._engine.scheduler
+        try:
+            scheduler.fail_all(f"the engine failed: {error}")
+            if problems := scheduler.problems():
+                raise RuntimeError(f"the engine is not sound: {'; '.join(problems)}") from error
+        finally:
             self._deliver()
 
     def _open(self) -> None:
@@ -142,9 +171,9 @@ class Worker:
         self._vocab = self._engine.runner.shape.vocab
         self._publish()
 
-    def _drain(self) -> None:
+    def _take_in(self) -> None:
         """Do what was asked since the last step; wait only when there is nothing else to do."""
-        if not self._engine.scheduler.busy:
+        if not self._engine.scheduler.busy and not self._outbox:
             self._wait()()
         while True:
             try:
@@ -166,13 +195,30 @@ class Worker:
         self._publish()
 
     def _accept(self, request: Request, sink: Sink) -> None:
-        full = len(self._engine.scheduler.waiting) >= self.config.max_queue
-        if self._draining or full:
-            queue = f"the queue is full ({self.config.max_queue} requests are waiting)"
+        refusal = self._closed() or self._added(request, sink)
+        if refusal is not None:
             self._reject()
-            self._outbox.append((sink, Failed(503, queue if full else "the server is draining")))
-            return
-        self._engine.scheduler.add(request, lambda event: self._outbox.append((sink, event)))
+            self._outbox.append(Told(sink, refusal, request.id))
+
+    def _closed(self) -> Failed | None:
+        """Why nobody is let in now."""
+        if self._stopping:
+            return Failed(503, "the server is shutting down")
+        if len(self._engine.scheduler.waiting) >= self.config.max_queue:
+            return Failed(503, f"the queue is full ({self.config.max_queue} requests are waiting)")
+        return Failed(503, "the server is draining") if self._draining else None
+
+    def _added(self, request: Request, sink: Sink) -> Failed | None:
+        """Why this one is not let in."""
+        try:
+            self._engine.scheduler.add(
+                request, lambda event: self._outbox.append(Told(sink, event, request.id))
+            )
+        except RequestError as error:
+            return Failed(409, str(error), "invalid_request_error", error.param)
+        except Exception as error:
+            return Failed(500, f"the engine failed: {error}")
+        return None
 
     def _reject(self) -> None:
         self._rejected += 1
@@ -182,10 +228,23 @@ class Worker:
 
     def _deliver(self) -> None:
         """Tell clients what happened after the snapshot shows it: whoever has its last event finds itself
-        in the statistics."""
+        in the statistics. A sink that raises hears, with the next snapshot, that it failed, and no more."""
         outbox, self._outbox = self._outbox, []
-        for sink, event in outbox:
-            sink(event)
+        lost: dict[Sink, tuple[Told, Exception]] = {}
+        for told in outbox:
+            if told.sink not in lost:
+                try:
+                    told.sink(told.event)
+                except Exception as error:
+                    lost[told.sink] = told, error
+        for told, raised in lost.values():
+            self._lose(told, f"an event could not be delivered: {raised}")
+
+    def _lose(self, told: Told, message: str) -> None:
+        """End a request whose sink raised; that it failed is its last event even where it had ended well."""
+        if isinstance(told.event, Failed) or self._engine.scheduler.fail(told.request_id, message):
+            return
+        self._outbox.append(told._replace(event=Failed(500, message)))
 
     def _publish(self) -> None:
         """Replace the snapshot: consistent, since nothing moves between two steps."""
@@ -216,9 +275,7 @@ class Worker:
 
     def _shut_down(self) -> None:
         self._stopping = True
-        for live in list(self._engine.scheduler.live.values()):
-            self._engine.scheduler.cancel(live.request.id)
-            live.sink(Failed(503, "the server is shutting down"))
+        self._engine.scheduler.fail_all("the server is shutting down", 503)
 
     def _check(self, request: Request) -> None:
         prompt, params = request.prompt, request.params
@@ -286,7 +343,10 @@ class Worker:
         self._inbox.put(action)
 
 
-def _settle(future: Future[Any], compute: Callable[[], Any]) -> None:
+def _answer(future: Future[Any], compute: Callable[[], Any]) -> None:
+    """Compute for whoever asked; nothing when it no longer waits."""
+    if not future.set_running_or_notify_cancel():
+        return
     try:
         future.set_result(compute())
     except Exception as error:

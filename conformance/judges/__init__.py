@@ -11,7 +11,9 @@ from conformance.judges import (
     beside,
     chosen,
     count,
+    evict,
     foot,
+    foot_later,
     general,
     kept,
     key,
@@ -19,12 +21,16 @@ from conformance.judges import (
     ledger,
     life,
     out,
+    pressure,
+    reset,
     reuse,
     store,
+    tmpl,
 )
 from conformance.judges.base import JUDGES, Judge, register
 
 __all__ = [
-    "JUDGES", "Judge", "adopt", "base", "beside", "chosen", "count", "foot", "general", "kept", "key",
-    "ladder", "ledger", "life", "out", "register", "reuse", "store",
+    "JUDGES", "Judge", "adopt", "base", "beside", "chosen", "count", "evict", "foot", "foot_later", "general",
+    "kept", "key", "ladder", "ledger", "life", "out", "pressure", "register", "reset", "reuse",
+    "store", "tmpl",
 ]  # fmt: skip

@@ -50,6 +50,8 @@ class Behaviour:
     """Whether a salt keeps prompts apart."""
     keeps_replies: bool = False
     fault: Fault | None = None
+    instead: Callable[[BaseHTTPRequestHandler, list[Json]], None] | None = None
+    """Gives the whole reply to such requests itself; is told the chunks of a lawful one."""
     status: int = 500
     after: int = 2
     """Tokens that a faulty stream gives before its fault."""
@@ -67,6 +69,10 @@ class Behaviour:
     """More gauges on /stats, or other values for the usual ones."""
     pages: dict[str, Json | str] = field(default_factory=dict)
     """GET route -> body, instead of the usual ones."""
+    made: dict[str, Callable[[], str]] = field(default_factory=dict)
+    """Route -> what makes its body each time."""
+    redirects: dict[str, str] = field(default_factory=dict)
+    """POST route -> where it sends its client instead."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,8 @@ class Handler(BaseHTTPRequestHandler):
         self.state.readings += self.path == "/stats"
         pages = {"/health": {"status": "ok"}, "/v1/models": _models(), "/stats": _stats(self.state)}
         page = {**pages, **self.state.behaviour.pages}.get(self.path)
+        if self.path in self.state.behaviour.made:
+            page = self.state.behaviour.made[self.path]()
         body = page if isinstance(page, str) else json.dumps(page)
         self._reply(404 if page is None else 200, body.encode())
 
@@ -117,6 +125,12 @@ class Handler(BaseHTTPRequestHandler):
         data = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
         if self.path == "/v1/completions":
             self._complete(data)
+        elif self.path in self.state.behaviour.redirects:
+            self.send_response(307)
+            self.send_header("Location", self.state.behaviour.redirects[self.path])
+            self.end_headers()
+        elif self.path in self.state.behaviour.made:
+            self._reply(200, self.state.behaviour.made[self.path]().encode())
         elif self.path == "/tokenize":
             self._reply(200, json.dumps({"tokens": [ord(letter) for letter in data["prompt"]]}).encode())
         elif self.path == "/reset":
@@ -167,6 +181,8 @@ class Handler(BaseHTTPRequestHandler):
         elif fault == "status":
             error = {"error": {"message": "out of order", "type": "server_error"}}
             self._reply(behaviour.status, json.dumps(error).encode())
+        elif behaviour.instead is not None and behaviour.hits(data):
+            behaviour.instead(self, list(self._chunks(data)))
         elif refused:
             self._reply(400, json.dumps({"error": {"message": refused}}).encode())
         elif data.get("stream"):
@@ -337,8 +353,8 @@ class FakeServer:
 
 
 @contextmanager
-def fake_server(behaviour: Behaviour | None = None, tls: bool = False) -> Iterator[FakeServer]:
-    server = FakeServer(behaviour or Behaviour(), tls=tls)
+def fake_server(behaviour: Behaviour | None = None, tls: bool = False, port: int = 0) -> Iterator[FakeServer]:
+    server = FakeServer(behaviour or Behaviour(), port, tls)
     thread = threading.Thread(target=server.http.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:

@@ -230,3 +230,17 @@ def test_a_share_of_the_pool_becomes_blocks_and_series_add_up() -> None:
 @pytest.mark.parametrize("page", ["", "<html>", "[]", "null"])
 def test_a_page_of_something_else_gives_nothing(page: str) -> None:
     assert read_stats(Stats(get="/s", values={"live": "live"}), page, FACTS) == {}
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1" + "0" * 400, '"3"', "true", "[]"])
+def test_what_is_no_finite_number_is_no_gauge(value: str) -> None:
+    assert number(as_json(value)) is None
+
+
+def test_brackets_without_end_are_no_json() -> None:
+    assert as_json("[" * 100_000) is None
+
+
+@pytest.mark.parametrize("line", ["a{", 'a{b="c} 1', "a one", 'a{"', "a"])
+def test_a_line_that_is_no_metric_is_none(line: str) -> None:
+    assert metrics(line, frozenset(["a"])) == {}

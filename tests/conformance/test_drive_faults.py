@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from conformance.connecting import Address
+from conformance.fleet import open_target
 from conformance.sending import Sender
 from conformance.spec import Leave
-from conformance.target import TargetOptions, open_target
+from conformance.target import TargetOptions
 from tests.conformance import fakeserver
 from tests.conformance.fakeserver import Behaviour, Fault, planned
 from tests.conformance.targets import LONG, burst, dialect, driven, fake_target, recording, send
@@ -103,6 +105,23 @@ def test_a_server_that_is_gone_ends_the_workload(tmp_path: Path) -> None:
     assert "connection refused" in (seen.outcomes[0].error or "")
     assert seen.trouble == f"seed: nothing answers at {server.url} any more: connection refused"
     assert [o.id for o in seen.outcomes] == ["seed"]
+
+
+def test_a_burst_tries_one_connection_to_a_server_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[float] = []
+
+    def refused(address: Address, timeout: float) -> Any:
+        tries.append(timeout)
+        raise ConnectionRefusedError
+
+    with fake_target(Behaviour(), dialect(reset=None, mark=None, stats=[])) as (target, _):
+        monkeypatch.setattr("conformance.wire.connect_again", refused)
+        seen = driven(tmp_path, target, burst(count=64))
+    assert len(tries) == 1
+    assert {o.error for o in seen.outcomes} == {f"cannot connect to {target.url}: connection refused"}
+    assert len(seen.outcomes) == 64
 
 
 def test_a_series_stops_when_the_server_is_gone(tmp_path: Path) -> None:

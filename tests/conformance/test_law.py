@@ -123,6 +123,11 @@ def test_nothing_is_certain_after_a_reset() -> None:
     assert after_seed(*PREFIX, *suffix(1), made=made).low == 0
 
 
+def test_work_begun_before_a_reset_stores_nothing_for_certain() -> None:
+    made = workload(seed(sent=1, ended=3), span("reset-2", 1.5, 2, kind="reset"))
+    assert after_seed(*PREFIX, *suffix(1), made=made).low == 0
+
+
 def test_a_reset_before_the_entry_changes_nothing() -> None:
     made = workload(seed(sent=2, ended=3), span("start", 0, 1, kind="reset"))
     assert after_seed(*PREFIX, *suffix(1), made=made).low == 192

@@ -114,7 +114,7 @@ class Canned:
         self.asked.append(route)
         page = self.pages.get(route)
         text = page if isinstance(page, str) else json.dumps(page)
-        return SimpleNamespace(status_code=404 if page is None else 200, text=text, headers=self.headers)
+        return SimpleNamespace(status=404 if page is None else 200, text=text, headers=self.headers)
 
 
 def canned(name: str) -> Canned:

@@ -203,8 +203,8 @@ def test_a_bad_event_is_an_error_in_words(payload: Any, error: str) -> None:
         (404, b"no\n  such route", "status 404: no such route"),
         (501, b"\n<html>\n  none  </html>", "status 501: an HTML page"),
         (500, b"x" * 500, "status 500: " + "x" * 119 + "…"),
-        (200, b"{oh", "the reply is no JSON: {oh"),
-        (200, b"", "the reply is no JSON: "),
+        (200, b"{oh", "the reply (no content type) is no JSON: {oh"),
+        (200, b"", "the reply (no content type) is no JSON: "),
     ],
 )
 def test_a_refusal_is_an_error_in_words(status: int, body: Any, error: str) -> None:
@@ -326,3 +326,63 @@ def test_a_whole_chat_reply_says_its_text_in_a_message() -> None:
 @pytest.mark.parametrize(("delta", "carries"), [({"content": "a"}, True), ({"role": "assistant"}, False)])
 def test_a_piece_of_chat_is_a_token_only_with_content(delta: dict[str, str], carries: bool) -> None:
     assert carries_token(json.dumps({"choices": [{"delta": delta}]}).encode(), ANSWER) == carries
+
+
+@pytest.mark.parametrize("told", ["nan", "inf", "-inf"])
+def test_no_time_to_come_again_is_endless(told: str) -> None:
+    raw = RawReply(sent=0.0, ended=1.0, status=503, body=b"{}", headers={"retry-after": told})
+    assert outcome(raw).retry_after is None
+
+
+def test_a_refusal_says_when_to_come_again_and_that_nobody_will() -> None:
+    raw = RawReply(sent=0.0, ended=1.0, status=429, body=b"slow down", headers={"retry-after": "7"})
+    expected = "status 429: slow down (Retry-After: 7; a prompt that was sent is not sent again)"
+    assert outcome(raw).error == expected
+
+
+def test_a_redirect_says_where_to_and_that_nobody_goes() -> None:
+    raw = RawReply(sent=0.0, ended=1.0, status=308, headers={"location": "https://x/v1"})
+    expected = "status 308: a redirect to https://x/v1; no prompt goes to another address than was given"
+    assert outcome(raw).error == expected
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"choices": [{"index": "one", "text": "a"}]},
+        {"choices": [{"index": None, "text": "a"}, {"index": 1, "text": "a"}]},
+        {"choices": [{"index": [1], "text": "a"}]},
+        {"choices": [{"text": "a", "prompt_logprobs": [1, 2]}]},
+        {
+            "choices": [
+                {"text": "a", "logprobs": {"content": [{"logprob": 0, "top_logprobs": {"a": "x", "b": "y"}}]}}
+            ]
+        },
+        {"choices": [{"text": "a", "logprobs": "none"}]},
+        {"choices": 7},
+        {"choices": [7]},
+        {"error": {"message": ["no"]}},
+        {"usage": {"prompt_tokens": 1e400}},
+        b'{"choices": [' + b"[" * 100_000,
+        b'{"usage": {"prompt_tokens": ' + b"9" * 5000 + b"}}",
+    ],
+)
+def test_whatever_stands_where_makes_an_outcome(payload: Any) -> None:
+    found = streamed(token("a", 5), payload)
+    assert not found.ok or payload == {"choices": [7]}
+
+
+def test_halves_of_a_character_are_joined_and_a_lone_one_replaced() -> None:
+    assert streamed(token("\ud83d", 1), token("\ude00", 2)).text == "\U0001f600"
+    assert streamed(token("a\ud83d", 1)).text == "a\ufffd"
+
+
+def test_more_cached_tokens_than_any_prompt_has_are_no_count() -> None:
+    found = streamed(token("a", 5), {"usage": {"first": 2**60}})
+    assert found.error == f"a reply whose cached tokens are no count: {2**60}"
+    assert found.cached is None
+
+
+def test_a_stream_that_goes_on_after_its_end_is_an_error() -> None:
+    assert streamed(token("a", 5), b"[DONE]", token("b", 6)).error is not None
+    assert streamed(token("a", 5), b"[DONE]").ok

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +14,11 @@ import pytest
 
 from conformance import launch
 from conformance.dialect import Dialect
+from conformance.fleet import Fleet, open_target
 from conformance.launch import free_port
+from conformance.plan import Unobservable
 from conformance.spec import Serve
-from conformance.target import Fleet, Target, TargetError, TargetOptions, Unobservable, open_target
+from conformance.target import Target, TargetError, TargetOptions
 from tests.conformance import fakeserver
 from tests.conformance.fakeserver import CERTIFICATE, Behaviour, fake_server, planned
 from tests.conformance.targets import TEXT, dialect, fake_target, options
@@ -205,6 +209,17 @@ def test_a_server_that_is_gone_is_noticed() -> None:
 def test_processes_are_those_that_were_started_here() -> None:
     with fake_target() as (target, _):
         assert target.process_ids() == []
+        assert target.meter() is None
+
+
+def test_the_process_of_an_endpoint_may_be_named() -> None:
+    with fake_target(pid=os.getpid()) as (target, _):
+        assert target.process_ids()[0] == os.getpid()
+        meter = target.meter()
+        assert meter is not None
+        reading = meter.read()
+        assert reading is not None
+        assert reading.bytes > 2**20
 
 
 def test_an_address_that_nobody_answers_is_a_clear_error() -> None:
@@ -292,6 +307,15 @@ def test_a_profile_becomes_flags_of_the_command(fleet: Fleet) -> None:
         assert target.child.command[-1] == "--odd"
 
 
+def test_a_profile_that_is_optional_is_not_missed(fleet: Fleet) -> None:
+    with fleet.for_serve(Serve(profile="tight", optional=True, fresh=True)) as target:
+        assert target.child is not None
+        assert target.child.command[-1] not in ("--odd", "--cold")
+    with fleet.for_serve(Serve(profile="odd", optional=True)) as target:
+        assert target.child is not None
+        assert target.child.command[-1] == "--odd"
+
+
 def test_a_profile_that_the_family_lacks_is_unobservable(fleet: Fleet) -> None:
     message = "plain server has no launch profile 'tight'"
     with pytest.raises(Unobservable, match=message), fleet.for_serve(Serve(profile="tight")):
@@ -335,7 +359,7 @@ def test_a_launched_server_that_is_no_llm_is_ended(monkeypatch: pytest.MonkeyPat
         return child, url
 
     monkeypatch.setattr(launch, "launch_command", launched)
-    monkeypatch.setattr("conformance.target._answers", lambda url: True)
+    monkeypatch.setattr("conformance.fleet._answers", lambda url: True)
     script = "import time; print('I am a teapot', flush=True); time.sleep(60)"
     command = shlex.join([sys.executable, "-c", script, "{port}"])
     with pytest.raises(
@@ -425,3 +449,61 @@ def test_a_dry_fleet_shows_the_session_s_server_in_place_of_others() -> None:
             raise AssertionError("never shown")
         fleet.close()
         assert server.state.seen == []
+
+
+def test_a_gauge_that_lags_is_waited_for_by_the_declared_settle_time() -> None:
+    """A rest that is older than the request; what the request did shows half a second late."""
+    sent: list[float] = []
+
+    def page() -> str:
+        late = bool(sent) and time.monotonic() - sent[0] > 0.5
+        return json.dumps({"live": 10 if late else 3, "running": 0, "waiting": 0, "sequence": 1})
+
+    known = dialect(facts={"block": 4, "granule": 4, "settle": 0.7})
+    with fake_target(Behaviour(made={"/stats": page}), known) as (target, _):
+        target.send(planned("seed", [1, 2, 3]))
+        sent.append(time.monotonic())
+        assert target.idle(timeout=10)
+        assert target.sample()["live"] == 10
+
+
+def test_what_runs_after_all_within_the_settle_time_is_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = dialect(facts={"block": 4, "granule": 4, "settle": 0.3})
+    running = iter([0, 0, 1, 1])
+    with fake_target(Behaviour(), known) as (target, _):
+        monkeypatch.setattr(target, "sample", lambda: {"running": next(running, 1), "waiting": 0})
+        assert not target.idle(timeout=0.6)
+
+
+def test_a_reset_that_leads_elsewhere_is_not_followed() -> None:
+    behaviour = Behaviour()
+    with fake_target(behaviour) as (target, server):
+        behaviour.redirects = {"/reset": "/mark"}
+        marks = server.state.marks
+        assert target.reset() == {"done": False, "tries": 1, "reason": "/reset: redirected"}
+        assert server.state.marks == marks
+
+
+def test_ids_that_are_none_are_refused() -> None:
+    behaviour = Behaviour()
+    with fake_target(behaviour) as (target, _):
+        behaviour.made = {"/tokenize": lambda: '{"tokens": ["a", 1]}'}
+        with pytest.raises(ValueError, match="the target's /tokenize gave no ids"):
+            target.encode("a")
+
+
+def test_an_endpoint_that_is_back_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.target.dialects", lambda: (dialect(),))
+    with fake_server() as server:
+        fleet = open_target(options(how="endpoint", url=server.url))
+        first = fleet.main()
+        server.close()
+        for _ in range(2):
+            with pytest.raises(TargetError, match=f"nothing answers at {server.url} any more"):
+                fleet.main()
+    with fake_server(port=first.address.port) as again:
+        second = fleet.main()
+        assert second is not first
+        assert fleet.main() is second
+        assert again.state.seen
+    fleet.close()

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
+import struct
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from conformance import sse, wire
+from conformance.connecting import Address, connect, connect_again, describe, parse_address
 from conformance.launch import free_port
-from conformance.wire import (
-    Address,
-    Call,
-    EventSplitter,
-    Exchange,
-    Leaving,
-    RawReply,
-    connect,
-    connect_again,
-    describe,
-    parse_address,
-)
+from conformance.leaving import Leaving
+from conformance.sse import EventSplitter
+from conformance.wire import Call, Exchange, RawReply
 from tests.conformance.fakeserver import CERTIFICATE, Behaviour, FakeServer, Fault, fake_server
+from tests.conformance.weather import Flood, raw_server, stream
 
 TIMEOUT = 10.0
 
@@ -194,6 +191,7 @@ def test_a_server_that_never_pauses_meets_the_timeout_too() -> None:
         (BrokenPipeError(), "connection reset"),
         (OSError(113, "No route to host"), "[Errno 113] No route to host"),
         (OSError(), "OSError"),
+        (socket.gaierror(-2, "Name or service not known"), "no such host (Name or service not known)"),
     ],
 )
 def test_errors_of_the_connection_are_told_in_words(error: OSError, words: str) -> None:
@@ -371,24 +369,29 @@ class Connections:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conformance.wire._PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("conformance.connecting._PAUSES", (0.0, 0.0))
 
 
 @pytest.mark.usefixtures("no_pauses")
 def test_the_set_up_of_a_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Connections(2, ConnectionRefusedError())
-    monkeypatch.setattr("conformance.wire.connect", fake)
+    monkeypatch.setattr("conformance.connecting.connect", fake)
     assert connect_again(Address("h", 1), TIMEOUT) == "a socket"  # type: ignore[comparison-overlap]
 
 
 @pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize(
     ("error", "tries"),
-    [(ConnectionRefusedError(), 3), (TimeoutError(), 1), (ssl.SSLCertVerificationError(), 1)],
+    [
+        (ConnectionRefusedError(), 3),
+        (TimeoutError(), 1),
+        (ssl.SSLCertVerificationError(), 1),
+        (socket.gaierror(), 1),
+    ],
 )
 def test_the_tries_are_few(error: OSError, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Connections(99, error)
-    monkeypatch.setattr("conformance.wire.connect", fake)
+    monkeypatch.setattr("conformance.connecting.connect", fake)
     with pytest.raises(type(error)):
         connect_again(Address("h", 1), TIMEOUT)
     assert fake.tries == tries
@@ -399,3 +402,86 @@ def test_a_prompt_that_was_sent_is_never_sent_again() -> None:
         reply = talk(server)
         assert len(server.state.seen) == 1
     assert reply.error is not None
+
+
+def stop_reading(sock: socket.socket) -> None:
+    """Takes the connection and reads nothing of what is sent."""
+
+
+def test_a_server_that_does_not_take_the_request_meets_the_timeout() -> None:
+    with raw_server(stop_reading) as url:
+        big = replace(call(url), body=b"x" * (16 << 20))
+        reply = Exchange(big, time.monotonic, 0.2).run()
+    assert reply.timed_out
+    assert re.fullmatch(r"the server took \d+ of 167\d+ bytes of the request within 0.2 s", reply.error or "")
+
+
+def refuse_early(sock: socket.socket) -> None:
+    """Answers before the request is over, reads no more of it, and closes its side."""
+    sock.recv(1000)
+    sock.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
+    sock.shutdown(socket.SHUT_WR)
+
+
+def test_a_refusal_before_the_end_of_a_request_is_read() -> None:
+    with raw_server(refuse_early) as url:
+        reply = Exchange(call(url), time.monotonic, TIMEOUT).run()
+    assert (reply.status, reply.body, reply.error) == (413, b"{}", None)
+
+
+def break_off(sock: socket.socket) -> None:
+    """Resets the connection in the middle of a request."""
+    sock.recv(1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def test_a_request_that_is_broken_off_says_so() -> None:
+    with raw_server(break_off) as url:
+        big = replace(call(url), body=b"x" * (16 << 20))
+        reply = Exchange(big, time.monotonic, TIMEOUT).run()
+    assert reply.error == "connection reset before any reply"
+
+
+def test_what_a_flood_costs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.sse.MOST_OF_ONE", 1 << 20)
+    flood = Flood("text/event-stream", b"data: ")
+    with fake_server(Behaviour(instead=flood)) as server:
+        exchange = Exchange(call(server.url), time.monotonic, TIMEOUT)
+        tracemalloc.start()
+        try:
+            reply = exchange.run()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert flood.taken(1) < 16 << 20
+    assert (reply.error or "").startswith("an event of the stream has no end within 1 MiB")
+    assert peak < 16 << 20
+
+
+def test_the_limits_leave_room_for_what_is_lawful() -> None:
+    """The logprobs of a prompt of fifty thousand tokens come in one event, a hundred bytes each."""
+    assert 50_000 * 100 < sse.MOST_OF_ONE < wire.MOST
+
+
+def test_a_client_without_a_connection_says_why_it_was_not_tried() -> None:
+    with fake_server() as server:
+        exchange = Exchange(call(server.url), time.monotonic, TIMEOUT, broken="cannot connect to x: refused")
+        assert exchange.broken == "cannot connect to x: refused"
+        reply = exchange.run()
+        assert server.state.seen == []
+    assert reply.error == "cannot connect to x: refused"
+
+
+def test_an_exchange_with_a_connection_is_not_broken() -> None:
+    with fake_server(Behaviour(fault="reset")) as server:
+        exchange = Exchange(call(server.url), time.monotonic, TIMEOUT)
+        assert exchange.broken is None
+        assert exchange.run().error is not None
+        assert exchange.broken is None
+
+
+def test_the_type_of_a_stream_may_be_written_in_capitals() -> None:
+    weather = stream(lambda chunks: [*chunks, "[DONE]"], kind="Text/Event-Stream; charset=UTF-8")
+    with fake_server(Behaviour(instead=weather)) as server:
+        assert talk(server).streamed

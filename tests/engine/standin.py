@@ -10,6 +10,7 @@ nothing else: no blocks, no index, no scheduler.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from functools import cache
 from typing import Any, NamedTuple, cast
@@ -89,7 +90,10 @@ class ListView:
 
 
 class ListRunner:
-    """A runner whose logits are the rows it read. `failing` names the forward that breaks next, half done."""
+    """A runner whose logits are the rows it read.
+
+    `failing` names what raises next: a forward of its own, half done, or what else asks `maybe_fail`.
+    """
 
     def __init__(self, grid: int) -> None:
         self.grid = grid
@@ -103,7 +107,7 @@ class ListRunner:
             row = row_after(row, tokens[position])
             if position >= start:
                 view.write(position, -2 if self.failing == "prefill" else row)
-        self._maybe_fail("prefill")
+        self.maybe_fail("prefill")
         return view.read(stop)
 
     def decode(self, rows: list[Any]) -> list[list[int]]:
@@ -111,24 +115,32 @@ class ListRunner:
             before = row.view.read(row.position)[-1]
             made = row_after(before, row.token)
             row.view.write(row.position, -3 if self.failing == "decode" else made)
-        self._maybe_fail("decode")
+        self.maybe_fail("decode")
         return [row.view.read(row.position + 1) for row in rows]
 
-    def _maybe_fail(self, method: str) -> None:
+    def maybe_fail(self, method: str) -> None:
         if self.failing == method:
             self.failing, self.failures = "", self.failures + 1
-            raise RuntimeError("a forward that was asked to fail")
+            raise RuntimeError(f"{method} was asked to fail")
 
 
 class ListSampler:
+    def __init__(self, runner: ListRunner) -> None:
+        self.runner = runner
+
     def sample(self, seq: Sequence, logits: list[int]) -> Sampled:
+        self.runner.maybe_fail("sample")
         return Sampled(say(logits, seq.choice), None, [])
 
 
 class Silent:
     """A codec for text that nobody reads."""
 
+    def __init__(self, runner: ListRunner) -> None:
+        self.runner = runner
+
     def decode(self, ids: list[int]) -> str:
+        self.runner.maybe_fail("text")
         return ""
 
 
@@ -176,7 +188,13 @@ class Reset(NamedTuple):
 
 
 class Fail(NamedTuple):
+    """The next call of this raises: a forward, one of `STORAGE_FAILS`, "sample" or "text"."""
+
     method: str
+
+
+STORAGE_FAILS = ("blocked_by", "admit", "extend", "publish", "fork")
+FAILS = ("prefill", "decode", "sample", "text", *STORAGE_FAILS)
 
 
 Act = Arrive | Step | Cancel | Reset | Fail
@@ -202,7 +220,7 @@ def _drawn_act(draw: random.Random) -> Act:
     if kind == "x":
         return Cancel(draw.randrange(30))
     if kind == "f":
-        return Fail(draw.choice(["prefill", "decode"]))
+        return Fail(draw.choice(FAILS))
     return Step() if kind == "s" else Reset()
 
 
@@ -234,11 +252,23 @@ class Simulation:
             store, setup.blocks, granule=self.granule, publish_generated=setup.generated,
             reserve=setup.reserve,
         )  # fmt: skip
-        parts: list[Any] = [self.runner, self.storage, ListSampler(), Silent(), frozenset({EOS})]
+        for name in STORAGE_FAILS:
+            setattr(self.storage, name, self._fallible(name))
+        sampler, codec = ListSampler(self.runner), Silent(self.runner)
+        parts: list[Any] = [self.runner, self.storage, sampler, codec, frozenset({EOS})]
         self.scheduler = scheduler(
             *parts, adapted=lambda adapter: cast(Any, self.runner), chunk=setup.chunk, max_batch=setup.batch
         )
         self.clients: list[Client] = []
+
+    def _fallible(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.storage, name)
+
+        def call(*args: Any) -> Any:
+            self.runner.maybe_fail(name)
+            return method(*args)
+
+        return call
 
     def play(self, acts: list[Act]) -> None:
         """Raises AssertionError, or whatever the engine raises, when something is wrong."""
@@ -290,6 +320,8 @@ class Simulation:
     def judge(self) -> None:
         failed = sum(bool(client.of(Failed)) for client in self.clients)
         assert failed <= self.runner.failures * self.scheduler.max_batch, f"{failed} requests failed"
+        unasked = [e.message for c in self.clients for e in c.of(Failed) if "asked to fail" not in e.message]
+        assert not unasked, f"requests failed that were not asked to: {unasked}"
         for client in self.clients:
             if client.cancelled is not None:
                 assert len(client.events) == client.cancelled, f"{client.request.id} hears after its cancel"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -162,6 +163,20 @@ def test_stopping_the_server_cancels_what_runs(monkeypatch: pytest.MonkeyPatch) 
     gate.set()
     connection.close()
     assert worker.cancelled == [worker.submitted[0].id]
+
+
+def test_an_event_for_a_loop_that_closes_meanwhile_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop is open when it is asked, and closed when it is called."""
+
+    async def opened() -> exchange.Exchange:
+        return exchange.Exchange(cast(Any, FakeWorker()))
+
+    gone = asyncio.run(opened())
+    monkeypatch.setattr(gone._loop, "is_closed", lambda: False)
+    with pytest.raises(RuntimeError, match="closed"):
+        gone._loop.call_soon_threadsafe(print)
+    gone._deliver(0, Started(0))
+    assert gone._queue.empty()
 
 
 # ---- an engine that is silent

@@ -71,9 +71,20 @@ def test_peak_counts_live_blocks_since_the_mark() -> None:
     assert pool.peak_live == 0
 
 
-def test_releasing_what_nobody_holds_raises() -> None:
-    with pytest.raises(KeyError):
-        BlockPool(1).release([0])
+def test_releasing_what_nobody_holds_raises_and_releases_nothing() -> None:
+    pool = BlockPool(2)
+    held = pool.take()
+    with pytest.raises(ValueError, match="nobody holds"):
+        pool.release([held, 1])
+    assert pool.refs(held) == 1
+
+
+def test_pinning_what_is_not_live_raises_and_pins_nothing() -> None:
+    pool = BlockPool(2)
+    held = pool.take()
+    with pytest.raises(ValueError, match="not live"):
+        pool.retain([held, 1])
+    assert (pool.refs(held), pool.problems()) == (1, [])
 
 
 @pytest.mark.parametrize(

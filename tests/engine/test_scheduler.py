@@ -283,7 +283,7 @@ def test_a_forward_that_fails_fails_its_requests_alone(method: str, monkeypatch:
         patch.setattr(rig.engine.runner, method, _raise)
         rig.steps(1)
     assert client.failed is not None
-    assert (client.failed.status, client.failed.message) == (500, "the model failed: it broke")
+    assert (client.failed.status, client.failed.message) == (500, "the engine failed: it broke")
     idle(rig)
     again = rig.run(prompt)[0]
     assert again.cached == (8 if method == "prefill" else 20)

@@ -19,6 +19,7 @@ from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.storage import PagedStorage
 from tests.engine.standin import (
+    FAILS,
     Act,
     Arrive,
     Cancel,
@@ -92,7 +93,7 @@ ACTS: st.SearchStrategy[Act] = st.one_of(
     st.builds(Step, st.integers(1, 4)),
     st.builds(Cancel, st.integers(0, 20)),
     st.builds(Reset),
-    st.builds(Fail, st.sampled_from(["prefill", "decode"])),
+    st.builds(Fail, st.sampled_from(FAILS)),
 )
 
 
@@ -200,11 +201,11 @@ class ForgetsOnPreemption(Scheduler):
 class LeaksOnFailure(Scheduler):
     """A request whose forward failed keeps its blocks (life/6)."""
 
-    def _fail(self, request_id: str, message: str) -> None:
+    def fail(self, request_id: str, message: str, status: int = 500) -> bool:
         for seq in self.running:
             if seq.request.id == request_id:
                 seq.table = []
-        super()._fail(request_id, message)
+        return super().fail(request_id, message, status)
 
 
 class CountsRecomputation(Scheduler):

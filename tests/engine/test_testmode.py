@@ -150,7 +150,7 @@ def test_a_command_makes_the_next_forward_fail(worker: Worker) -> None:
     assert inbox.last.wait(WAIT)
     last = inbox.events[-1]
     assert isinstance(last, Failed)
-    assert last.message == "the model failed: decode was asked to fail"
+    assert last.message == "the engine failed: decode was asked to fail"
 
 
 def test_a_failure_that_was_asked_for_is_taken_back(worker: Worker) -> None:

@@ -1,0 +1,231 @@
+"""Faults of eviction, preemption, resets and chats, seen on the engine itself: blocks of 4, chunks of 8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.build import build
+from engine.config import EngineConfig
+from engine.faults import parts_for
+from engine.messages import Adapter
+from engine.testmode import FallibleRunner, rehearsing
+from tests.engine.rig import Client, Rig, expected
+
+
+def rig(name: str | None, **settings: Any) -> Rig:
+    return Rig(parts_for(name), **{"max_batch": 8, "blocks": 16} | settings)
+
+
+def finish(engine: Rig) -> None:
+    """Steps without looking for inconsistencies, which some faults are."""
+    for _ in range(2000):
+        if not engine.scheduler.busy:
+            return
+        engine.scheduler.step()
+    raise AssertionError("still busy")
+
+
+def one(engine: Rig, prompt: list[int], **params: Any) -> Client:
+    client = engine.add(prompt, **params)
+    finish(engine)
+    return client
+
+
+def strangers(engine: Rig, count: int, length: int = 15) -> None:
+    for seed in range(count):
+        one(engine, engine.prompt(length, seed=100 + seed), max_tokens=1)
+
+
+@pytest.mark.parametrize(("name", "cached"), [(None, [16] * 4), ("fifo_eviction", [16, 16, 16, 12])])
+def test_fifo_eviction(name: str | None, cached: list[int]) -> None:
+    """Four blocks in use, and three strange ones in each round: in the fourth there is one too many."""
+    engine = rig(name)
+    prompt = engine.prompt(17)
+    one(engine, prompt, max_tokens=1)
+    seen = []
+    for at in range(4):
+        one(engine, engine.prompt(15, seed=50 + at), max_tokens=1)
+        seen.append(one(engine, prompt, max_tokens=1).cached)
+    assert seen == cached
+
+
+@pytest.mark.parametrize(("name", "cached"), [(None, 24), ("evict_head_first", 0)])
+def test_evict_head_first(name: str | None, cached: int) -> None:
+    """A chain of eight blocks in a pool of sixteen; strangers take two of them."""
+    engine = rig(name)
+    prompt = engine.prompt(33)
+    one(engine, prompt, max_tokens=1)
+    strangers(engine, 3)
+    assert one(engine, prompt, max_tokens=1).cached == cached
+
+
+def recycled_under_hands(name: str | None) -> tuple[list[int], Client]:
+    """A decode on a shared prefix; its sharer ends, and strangers take more than the pool has."""
+    engine = rig(name)
+    shared = engine.prompt(16, seed=1)
+    one(engine, shared, max_tokens=1)
+    prompt = shared + engine.prompt(2, seed=2)
+    long = engine.add(prompt, max_tokens=24)
+    sharer = engine.add(shared + engine.prompt(2, seed=3), max_tokens=1)
+    while not sharer.done:
+        engine.scheduler.step()
+    for seed in range(5):
+        engine.add(engine.prompt(15, seed=100 + seed), max_tokens=1)
+    finish(engine)
+    return prompt, long
+
+
+@pytest.mark.parametrize(("name", "equal"), [(None, True), ("free_ignores_refcount", False)])
+def test_free_ignores_refcount(name: str | None, equal: bool) -> None:
+    prompt, long = recycled_under_hands(name)
+    assert (long.ids() == expected(prompt, 24)) is equal
+
+
+@pytest.mark.parametrize(("name", "over"), [(None, False), ("never_evict", True)])
+def test_never_evict(name: str | None, over: bool) -> None:
+    engine = rig(name)
+    strangers(engine, 8)
+    stats = engine.paged.stats()
+    assert stats["paged_block_budget"] == 16
+    assert (stats["paged_blocks_live"] > 16) is over
+    assert not engine.paged.can_ever_hold(65, 65, 1)
+
+
+def test_admit_what_never_fits() -> None:
+    assert not rig(None).paged.can_ever_hold(80, 84, 1)
+    engine = rig("admit_what_never_fits")
+    assert engine.paged.can_ever_hold(80, 84, 1)
+    client = one(engine, engine.prompt(80))
+    assert [e.status for e in [client.failed] if e] == [500]
+    grown = one(engine, engine.prompt(62), max_tokens=1)
+    assert grown.done
+
+
+# ---- preemption
+
+
+def preempted(name: str | None) -> list[Client]:
+    """Two requests of two prompt blocks grow to five each in a pool of eight."""
+    engine = rig(name, blocks=8, reserve="prompt")
+    clients = [engine.add(engine.prompt(7, seed=seed), max_tokens=13) for seed in (1, 2)]
+    finish(engine)
+    return clients
+
+
+@pytest.mark.parametrize(
+    ("name", "ended"), [(None, [True, True]), ("fail_instead_of_preempt", [True, False])]
+)
+def test_fail_instead_of_preempt(name: str | None, ended: list[bool]) -> None:
+    clients = preempted(name)
+    assert [client.done for client in clients] == ended
+    assert [client.failed is None for client in clients] == ended
+
+
+@pytest.mark.parametrize(("name", "extra"), [(None, 0), ("replay_token_on_resume", 1)])
+def test_replay_token_on_resume(name: str | None, extra: int) -> None:
+    first, second = preempted(name)
+    assert [len(client.ids()) for client in (first, second)] == [13, 13 + extra]
+    alone = expected(list(second.request.prompt), 13)
+    assert list(dict.fromkeys(second.ids())) == list(dict.fromkeys(alone))
+
+
+# ---- publication
+
+
+@pytest.mark.parametrize(("name", "cached"), [(None, 8), ("publish_at_allocation", 28)])
+def test_publish_at_allocation(name: str | None, cached: int) -> None:
+    """Three chunks and a half, of which the second fails."""
+    engine = Rig(rehearsing(parts_for(name)))
+    runner = engine.engine.runner
+    assert isinstance(runner, FallibleRunner)
+    runner.failing, runner.fail_after = "prefill", 1
+    prompt = engine.prompt(29)
+    assert one(engine, prompt).failed is not None
+    again = one(engine, prompt)
+    assert again.cached == cached
+    assert (again.ids() == expected(prompt, 4)) is (name is None)
+
+
+# ---- resets
+
+
+@pytest.mark.parametrize(("name", "cached"), [(None, 0), ("reset_keeps_index", 16)])
+def test_reset_keeps_index(name: str | None, cached: int) -> None:
+    engine = rig(name)
+    prompt = engine.prompt(17)
+    one(engine, prompt)
+    assert engine.paged.reset()["cleared"]
+    assert one(engine, prompt).cached == cached
+
+
+@pytest.mark.parametrize(("name", "equal"), [(None, True), ("reset_wipes_running", False)])
+def test_reset_wipes_running(name: str | None, equal: bool) -> None:
+    engine = rig(name)
+    prompt = engine.prompt(17)
+    client = engine.add(prompt, max_tokens=8)
+    for _ in range(5):
+        engine.scheduler.step()
+    assert client.ids()
+    assert engine.paged.reset()["cleared"]
+    finish(engine)
+    assert (client.ids() == expected(prompt, 8)) is equal
+    assert engine.paged.reset()["cleared"]
+
+
+@pytest.mark.parametrize(("name", "cached"), [(None, 0), ("publish_across_reset", 28)])
+def test_publish_across_reset(name: str | None, cached: int) -> None:
+    engine = rig(name)
+    prompt = engine.prompt(29)
+    begun = engine.add(prompt)
+    engine.scheduler.step()
+    engine.paged.reset()
+    finish(engine)
+    assert begun.done
+    assert one(engine, prompt).cached == cached
+
+
+@pytest.mark.parametrize(("name", "cached"), [(None, 0), ("ignore_weight_version", 16)])
+def test_ignore_weight_version(name: str | None, cached: int) -> None:
+    engine = rig(name)
+    prompt = engine.prompt(17)
+    one(engine, prompt, adapter=Adapter("a", version=1))
+    assert one(engine, prompt, adapter=Adapter("a", version=2)).cached == cached
+    assert one(engine, prompt).cached == 0
+
+
+# ---- chats
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+CHAT = [
+    SYSTEM,
+    {"role": "user", "content": "One?"},
+    {"role": "assistant", "content": "1"},
+    {"role": "user", "content": "Two?"},
+    {"role": "assistant", "content": "2"},
+    {"role": "user", "content": "Three?"},
+]
+
+
+def kept(name: str | None, turn: int) -> bool:
+    """Whether a turn begins with the ids of the one before."""
+    render = build(EngineConfig(model="tiny"), parts_for(name)).tokenizer.render_chat
+    before, after = render(CHAT[: turn - 2]), render(CHAT[:turn])
+    return after[: len(before)] == before
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [(None, [True, True]), ("stamp_the_chat", [False, False]), ("drop_old_replies", [True, False])],
+)
+def test_templates(name: str | None, seen: list[bool]) -> None:
+    assert [kept(name, turn) for turn in (4, 6)] == seen
+
+
+@pytest.mark.parametrize(("name", "cached"), [(None, 16), ("match_chats_short", 8)])
+def test_match_chats_short(name: str | None, cached: int) -> None:
+    engine = rig(name)
+    prompt = engine.prompt(17)
+    one(engine, prompt)
+    assert one(engine, prompt).cached == cached
