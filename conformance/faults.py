@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 NEEDS = {"openblas": ("--blas", "auto")}
 """What a fault may need, and the engine flags that give it."""
 
+FAULT_TIMEOUT = 20.0
+"""Seconds that one request to a faulty engine may take: some faults hang, which must be seen in time too."""
+
 RUN: pytest.StashKey[FaultRun] = pytest.StashKey()
 
 
@@ -40,14 +44,39 @@ class FaultRun:
         self,
         chosen: Sequence[KnownFault],
         open_session: Callable[[str | None, tuple[str, ...], str], Session],
+        cross: bool = False,
     ) -> None:
-        """`open_session(fault, engine flags, label of the history)`; fault None is the healthy engine."""
+        """`open_session(fault, engine flags, label of the history)`; fault None is the healthy engine.
+
+        `cross`: every spec of the quick set runs against every fault, claimed or not. To start an engine for
+        each would double the time: all specs of a fault share one then, until it dies.
+        """
         self.chosen = tuple(chosen)
         self.open_session = open_session
+        self.cross = cross
+        self._shared: tuple[str | None, Session] | None = None
 
     def against(self, loaded: Loaded) -> list[KnownFault]:
-        """Chosen faults that this spec claims to kill."""
-        return [fault for fault in self.chosen if fault.name in loaded.spec.kills]
+        """Chosen faults that this spec runs against."""
+        everyone = self.cross and loaded.spec.quick
+        return [fault for fault in self.chosen if everyone or fault.name in loaded.spec.kills]
+
+    def session(
+        self, fault: str | None, flags: tuple[str, ...], label: str
+    ) -> AbstractContextManager[Session]:
+        """A session for one spec; whoever leaves the context closes it, unless it is shared."""
+        if not self.cross:
+            return closing(self.open_session(fault, flags, label))
+        if self._shared is None or self._shared[0] != fault or self._shared[1].dead:
+            self.close()
+            self._shared = fault, self.open_session(fault, flags, label)
+        return nullcontext(self._shared[1])
+
+    def close(self) -> None:
+        """Close what is shared, if anything is."""
+        if self._shared is not None:
+            self._shared[1].close()
+        self._shared = None
 
 
 class KnownFault(BaseModel):
@@ -88,6 +117,8 @@ class FaultItem(pytest.Item):
     def __init__(self, *, loaded: Loaded, fault: KnownFault, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.loaded, self.fault = loaded, fault
+        self.evidence: dict[str, Any] | None = None
+        """What was found, once the fault was examined."""
         if loaded.spec.quick:
             self.add_marker(pytest.mark.quick)
 
@@ -96,13 +127,19 @@ class FaultItem(pytest.Item):
         item: FaultItem = cls.from_parent(parent, name=f"fault[{fault.name}]", loaded=loaded, fault=fault)
         return item
 
+    @property
+    def claimed(self) -> bool:
+        """Whether the spec says that it kills the fault; else nothing is owed, only seen."""
+        return self.fault.name in self.loaded.spec.kills
+
     def runtest(self) -> None:
         if self.fault.lacks:
             reason = f"{self.fault.name} shows only with {self.fault.lacks}, which is not installed"
+            self._record(Autopsy(self.fault.name, Fate.NOT_RUN, (), reason=reason))
             raise pytest.skip.Exception(reason, _use_item_location=True)
         autopsy = self._control() or examine(self.fault, self._cells(self.fault.name))
         self._record(autopsy)
-        if autopsy.fate is not Fate.KILLED:
+        if self.claimed and autopsy.fate is not Fate.KILLED:
             raise ItemFailure(report(self.fault, autopsy))
 
     def _control(self) -> Autopsy | None:
@@ -118,23 +155,20 @@ class FaultItem(pytest.Item):
     def _cells(self, fault: str | None) -> list[Cell]:
         flags = NEEDS.get(self.fault.needs, ())
         label = f"{fault or 'healthy-for-' + self.fault.name}-{self.loaded.spec.id.replace('/', '-')}"
-        session = self.config.stash[RUN].open_session(fault, flags, label)
-        try:
+        with self.config.stash[RUN].session(fault, flags, label) as session:
             return [
                 Cell(self.loaded.spec.id, expect.id, session.verdict(self.loaded, rung, expect))
                 for rung in rungs(self.loaded.spec)
                 for expect in self.loaded.spec.expect
                 if expect.judge != "golden"
             ]
-        finally:
-            session.close()
 
     def _record(self, autopsy: Autopsy) -> None:
-        self.user_properties += [
-            ("fault", autopsy.fault),
-            ("fate", str(autopsy.fate)),
-            ("fault_summary", autopsy.summary),
-        ]
+        """A run as `kills.py` reads it; plain values, which survive xdist."""
+        told = self.fault.model_dump(mode="json", include={"bug_class", "symptom", "breaks"})
+        run = {"fault": self.fault.name, **told, "spec": self.loaded.spec.id, "claimed": self.claimed}
+        found = {"fate": str(autopsy.fate), "reason": autopsy.reason}
+        self.evidence = {"kill": run | found | {"cells": [_plain(cell) for cell in autopsy.cells]}}
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         return self.path, 0, self.name
@@ -143,6 +177,16 @@ class FaultItem(pytest.Item):
         if isinstance(excinfo.value, ItemFailure):
             return str(excinfo.value)
         return super().repr_failure(excinfo)
+
+
+def _plain(cell: Cell) -> dict[str, str]:
+    verdict = cell.verdict
+    return {
+        "expectation": cell.expectation,
+        "requirement": verdict.requirement,
+        "status": str(verdict.status),
+        "witness": verdict.witness,
+    }
 
 
 _ACCUSES = {Status.FAIL, Status.ERROR, Status.TIMEOUT, Status.VACUOUS}

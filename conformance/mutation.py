@@ -7,7 +7,7 @@ timeout or a vacuous verdict kills nothing (design, section 7).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -72,17 +72,25 @@ def examine(fault: FaultLike, cells: Sequence[Cell]) -> Autopsy:
     if killers:
         return Autopsy(fault.name, Fate.KILLED, tuple(cells), killers)
     asked = [cell for cell in cells if cell.verdict.requirement in fault.breaks]
-    return Autopsy(fault.name, _fate_of(asked), tuple(cells), reason=_why(fault, asked))
+    # A fail without a witness is not taken for one.
+    fate = fate_of(
+        {Status.PASS if cell.verdict.status is Status.FAIL else cell.verdict.status for cell in asked}
+    )
+    return Autopsy(fault.name, fate, tuple(cells), reason=_why(fault, asked))
 
 
 def _kills(fault: FaultLike, cell: Cell) -> bool:
-    return cell.verdict.status is Status.FAIL and cell.verdict.requirement in fault.breaks
+    """A fail that nobody can argue for proves nothing: the witness names the symptom."""
+    is_fail = cell.verdict.status is Status.FAIL and bool(cell.verdict.witness)
+    return is_fail and cell.verdict.requirement in fault.breaks
 
 
-def _fate_of(asked: Sequence[Cell]) -> Fate:
-    statuses = {cell.verdict.status for cell in asked}
+def fate_of(statuses: Set[Status]) -> Fate:
+    """What one requirement made of a fault, from everything that was judged under it."""
     if not statuses:
         return Fate.NOT_RUN
+    if Status.FAIL in statuses:
+        return Fate.KILLED
     if statuses & {Status.ERROR, Status.TIMEOUT}:
         return Fate.ERROR
     return Fate.SURVIVED if Status.PASS in statuses else Fate.VACUOUS

@@ -40,6 +40,7 @@ _VALUES = {
     "history": ("FILE", "write the history there (default: .conformance/history-<UTC time>.jsonl)"),
     "specs": ("DIR", "run the specs of this folder of yours as well, with `pytest conformance/`"),
     "report-json": ("FILE", "write the verdicts with their evidence there, as one JSON document"),
+    "report-kills": ("FILE", "write there what each spec made of each fault (`python -m conformance kills`)"),
     "report-html": ("FILE", "write them there as one page, with timelines of the bursts"),
     "expectations": ("FILE", "known deviations of the server (default: those in expectations/)"),
     "pid": ("PID", "the process behind --endpoint on this machine, so that its memory can be read"),
@@ -89,6 +90,7 @@ _MANY = ("replay", "specs")
 _FLAGS = {
     "should": "a failed SHOULD fails the item on any target, not only on the bundled engine",
     "allow-inconclusive": "skip what is inconclusive instead of failing it",
+    "cross": "with --faults: every quick spec against every fault, not only those that claim it; takes long",
     "dry-run": "send nothing but GETs: say what each case would send, and what could not be judged",
     "baseline-any-machine": "compare with --baseline also on another machine, model or scale",
     "insecure": "do not check the certificate of an https endpoint",
@@ -135,6 +137,8 @@ def refuse_nonsense(config: pytest.Config) -> None:
         )
     if option(config, "faults"):
         _refuse_beside_faults(config, targets)
+    elif alone := next((name for name in ("cross", "report-kills") if option(config, name)), None):
+        raise pytest.UsageError(f"--{alone} is for a run with faults: say --faults all, or one by name, too")
     if is_spread(config) and (dist := config.getoption("dist")) not in ("load", "loadgroup"):
         raise pytest.UsageError(
             f"--dist {dist}: a workload stays on one worker, as with plain -n; leave it out"

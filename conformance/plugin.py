@@ -80,7 +80,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class WorkloadScheduling(LoadGroupScheduling):  # type: ignore[misc]
         # By node id: the marks of loadgroup reach a controller only with some versions of pytest and xdist.
         def _split_scope(self, nodeid: str) -> str:
-            return workload_of(nodeid, how_of(config) == "endpoint") or str(super()._split_scope(nodeid))
+            own = fault_of(nodeid) if option(config, "cross") else ""
+            shared = how_of(config) == "endpoint"
+            return own or workload_of(nodeid, shared) or str(super()._split_scope(nodeid))
 
     return WorkloadScheduling(config, log)
 
@@ -92,6 +94,12 @@ def workload_of(nodeid: str, is_shared: bool) -> str:
         return ""
     rung = "".join(name.partition("@")[0].partition("[")[1:])
     return "endpoint" if is_shared else path + rung
+
+
+def fault_of(nodeid: str) -> str:
+    """`fault[name]` where an item is a fault's: those of one share an engine; else nothing."""
+    name = nodeid.rpartition("::")[2].partition("@")[0]
+    return name if name.startswith("fault[") else ""
 
 
 def _end_when_told(config: pytest.Config) -> None:
@@ -143,6 +151,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from conformance.collect import each_once
 
         items[:] = each_once(items)
+        if option(config, "cross"):
+            items.sort(key=lambda item: fault_of(item.nodeid))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -199,7 +209,7 @@ class Reporter:
         self._written: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        told = any(name in ("requirement", "fault") for name, _ in report.user_properties)
+        told = any(name == "requirement" for name, _ in report.user_properties)
         if told or hasattr(report, "conformance"):
             from conformance.tally import Tally
 
@@ -225,6 +235,13 @@ class Reporter:
         return (self._tally or Tally()).missing(words_of(asked) if asked else None, _is_whole(self._config))
 
     def _write_reports(self, session: pytest.Session) -> None:
+        if wanted := option(self._config, "report-kills"):
+            from conformance import kills
+
+            self._write(session, Path(wanted), kills.as_json(self._tally.kills if self._tally else []))
+        self._write_verdicts(session)
+
+    def _write_verdicts(self, session: pytest.Session) -> None:
         wanted = {name: option(self._config, name) for name in ("report-json", "report-html")}
         if not any(wanted.values()):
             return
@@ -248,7 +265,7 @@ class Reporter:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._tally is not None and (self._tally.entries or self._tally.fates):
+        if self._tally is not None and (self._tally.entries or self._tally.kills):
             terminalreporter.section("conformance")
             for line in self._tally.lines(_width()):
                 terminalreporter.write_line(line)
@@ -281,6 +298,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _close(config: pytest.Config) -> None:
+    if option(config, "faults") and config.stash.get(_SESSIONS, None) is not None:
+        from conformance.faults import RUN
+
+        if (run := config.stash.get(RUN, None)) is not None:
+            run.close()
     for session in config.stash.get(_SESSIONS, {}).values():
         session.close()
 
@@ -298,7 +320,9 @@ def _use(config: pytest.Config) -> None:
             from conformance.faults import RUN, FaultRun, choose
 
             config.stash[RUN] = FaultRun(
-                choose(option(config, "faults")), lambda *how: _fault_session(config, *how)
+                choose(option(config, "faults")),
+                lambda *how: _fault_session(config, *how),
+                cross=bool(option(config, "cross")),
             )
 
 
@@ -317,10 +341,12 @@ def _known(config: pytest.Config) -> Sequence[Known]:
 def _fault_session(config: pytest.Config, fault: str | None, flags: tuple[str, ...], label: str) -> Session:
     """A run of its own on a bundled engine with a fault, beside the run's history."""
     from conformance.backend import Backend
+    from conformance.faults import FAULT_TIMEOUT
     from conformance.session import Session
 
     target, options = target_of(config, _announcer(config).progress), options_of(config)
-    target = replace(target, fault=fault, engine_args=(*target.engine_args, *flags))
+    bounded = min(target.timeout, FAULT_TIMEOUT)
+    target = replace(target, fault=fault, timeout=bounded, engine_args=(*target.engine_args, *flags))
     history = options.history.with_stem(f"{options.history.stem}-{label}")
     return Session(replace(options, history=history), Backend(target))
 

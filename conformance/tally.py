@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from conformance import kills
 from conformance.conclude import entry_of
-from conformance.mutation import Fate
 from conformance.report.matrix import columns_of, text
 from conformance.report.terminal import Entry, end_table, unjudged
 
@@ -36,14 +36,12 @@ class Tally:
     broken: list[dict[str, str]] = field(default_factory=list)
     """Files that are no specs."""
 
-    fates: list[tuple[str, str, str]] = field(default_factory=list)
-    """Of a run with faults: fault, fate, and by what it was killed or why not."""
+    kills: list[dict[str, Any]] = field(default_factory=list)
+    """Of a run with faults: what each spec found on each (`kills.py`)."""
 
     def add(self, report: pytest.TestReport) -> None:
         found = {name: str(value) for name, value in report.user_properties}
         self._keep(report)
-        if report.when == "call" and "fault" in found:
-            self.fates.append((found["fault"], found["fate"], found["fault_summary"]))
         if report.when != "call" or not {"spec", "requirement", "verdict"} <= set(found):
             return
         self.entries.append(replace(entry_of(found), failed=report.failed))
@@ -58,6 +56,8 @@ class Tally:
         node = report.nodeid.partition("@")[0]  # xdist appends the group
         if "broken" in evidence:
             self.broken.append({"node": node, "text": evidence["broken"]})
+        elif "kill" in evidence:
+            self.kills.append({**evidence["kill"], "seconds": round(report.duration, 1)})
         else:
             word = "xfailed" if hasattr(report, "wasxfail") else report.outcome
             self.items.append({**evidence, "node": node, "outcome": word, "seconds": report.duration})
@@ -86,12 +86,7 @@ class Tally:
         columns = columns_of(self.entries, {})
         shown = text(columns, width) if len(columns) > 1 else end_table(self.entries, width)
         table = shown.splitlines()
-        return [*table, "", *self._fate_lines(), *self.expired, *self.targets, *again]
+        return [*table, "", *self._kill_lines(), *self.expired, *self.targets, *again]
 
-    def _fate_lines(self) -> list[str]:
-        if not self.fates:
-            return []
-        wide = max(len(fault) for fault, _, _ in self.fates)
-        lines = [f"{fault:<{wide}}  {fate:<8}  {summary}" for fault, fate, summary in sorted(self.fates)]
-        killed = sum(fate == Fate.KILLED for _, fate, _ in self.fates)
-        return [*lines, f"faults: {killed} of {len(self.fates)} (fault, spec) pairs killed", ""]
+    def _kill_lines(self) -> list[str]:
+        return [*kills.lines(self.kills), ""] if self.kills else []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import backend, faults
+from conformance import backend, faults, kills
 from conformance.faults import KnownFault
 from tests.conformance.fakeback import CASE, Back
 
@@ -51,7 +51,7 @@ def test_a_killed_fault_passes_beside_the_healthy_engine(
 ) -> None:
     result = run(pytester, "--faults", "all")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["lies  killed * by count/1 (area/case)", "faults: 1 of 1*"])
+    result.stdout.fnmatch_lines(["lies  C10  killed * by count/1 (area/case)", "faults: 1 of 1 killed*"])
     assert opened == [None, "lies"]
 
 
@@ -93,6 +93,59 @@ def test_a_fault_with_needs_runs_the_healthy_engine_with_the_same_flags_first(
     know(monkeypatch, fault(needs="openblas"))
     run(pytester, "--faults", "all").assert_outcomes(passed=2)
     assert opened == [None, None, "lies"]
+
+
+def test_a_run_tells_what_each_spec_made_of_each_fault(
+    pytester: pytest.Pytester, opened: list[str | None]
+) -> None:
+    run(pytester, "--faults", "lies", "--report-kills", "kills.json")
+    (found,) = kills.from_json((pytester.path / "kills.json").read_text())
+    assert (found["fault"], found["spec"], found["claimed"], found["fate"]) == (
+        "lies",
+        "area/case",
+        True,
+        "killed",
+    )
+    assert {cell["requirement"]: cell["status"] for cell in found["cells"]}["count/1"] == "fail"
+    assert all(cell["witness"] for cell in found["cells"] if cell["status"] == "fail")
+
+
+def test_what_is_skipped_is_told_too(
+    pytester: pytest.Pytester, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch, fault(needs="openblas", lacks="libopenblas.so.0"))
+    run(pytester, "--faults", "all", "--report-kills", "kills.json")
+    (found,) = kills.from_json((pytester.path / "kills.json").read_text())
+    assert (found["fate"], found["cells"]) == ("not-run", [])
+
+
+def test_cross_runs_quick_specs_that_claim_nothing_and_holds_nothing_against_them(
+    pytester: pytest.Pytester, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch, fault(), fault("quiet"))
+    quick = KILLS.replace("proves:", "quick: true\nproves:")
+    result = run(pytester, "--faults", "all", "--cross", text=quick)
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["lies * killed *", "quiet * survived *"])
+    assert opened == ["lies", "quiet", None] or opened == [None, "lies", "quiet"]
+
+
+def test_with_cross_the_specs_of_a_fault_share_an_engine(
+    pytester: pytest.Pytester, opened: list[str | None]
+) -> None:
+    second = pytester.path / "specs" / "area" / "second.yaml"
+    second.parent.mkdir(parents=True)
+    second.write_text(KILLS.replace("area/case", "area/second"))
+    result = run(pytester, "--faults", "lies", "--cross")
+    result.assert_outcomes(passed=4)
+    assert opened.count("lies") == 1
+
+
+@pytest.mark.parametrize("flag", [["--cross"], ["--report-kills", "kills.json"]])
+def test_what_belongs_to_faults_is_refused_without(pytester: pytest.Pytester, flag: list[str]) -> None:
+    result = run(pytester, *flag)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*{flag[0]} is for a run with faults*"])
 
 
 def test_a_control_that_fails_proves_nothing(

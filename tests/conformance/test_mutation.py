@@ -33,7 +33,9 @@ def test_a_fail_on_a_broken_requirement_kills() -> None:
     ("cells", "fate"),
     [
         ([cell(Status.PASS)], Fate.SURVIVED),
-        ([cell(Status.PASS), cell(Status.FAIL, "out/1")], Fate.SURVIVED),
+        ([cell(Status.PASS), cell(Status.FAIL, "out/1", "another")], Fate.SURVIVED),
+        ([cell(Status.FAIL)], Fate.SURVIVED),
+        ([cell(Status.FAIL), cell(Status.ERROR)], Fate.ERROR),
         ([cell(Status.ERROR), cell(Status.PASS)], Fate.ERROR),
         ([cell(Status.TIMEOUT)], Fate.ERROR),
         ([cell(Status.VACUOUS)], Fate.VACUOUS),

@@ -8,7 +8,8 @@ import pytest
 
 from engine.adapters import NAMES
 from engine.build import Parts
-from engine.faults import ShapeDependentRows, parts_for
+from engine.faults import parts_for
+from engine.faults.numbers import ShapeDependentRows
 from engine.index import PrefixIndex
 from engine.messages import Adapter, RequestError
 from engine.sequence import Sequence

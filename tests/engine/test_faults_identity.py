@@ -203,3 +203,61 @@ def test_a_miss_without_a_reason() -> None:
         engine.scheduler.step()
     counts = engine.scheduler.counts
     assert (counts["requests_total"], counts["missed_cold_total"], counts["hits"]) == (1, 0, 0)
+
+
+def test_everything_but_one_is_cached() -> None:
+    engine = rig("everything_but_one_is_cached")
+    assert one(engine, engine.prompt(PROMPT)).cached == PROMPT - 1
+    assert one(rig(None), engine.prompt(PROMPT)).cached == 0
+
+
+def held_after_leaving(name: str | None, steps: int) -> int:
+    """Blocks that stay referenced when a client of three tokens leaves after so many steps."""
+    engine = rig(name)
+    client = engine.add(engine.prompt(16), max_tokens=3)
+    for _ in range(steps):
+        engine.scheduler.step()
+    engine.scheduler.cancel(client.request.id)
+    assert not engine.scheduler.busy
+    return engine.paged.pool.referenced
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        (None, [0, 0, 0]),
+        ("leak_ref_before_first_token", [2, 0, 0]),
+        ("leak_ref_in_last_step", [0, 0, 5]),
+    ],
+)
+def test_leaving_in_each_phase(name: str | None, held: list[int]) -> None:
+    assert [held_after_leaving(name, steps) for steps in (1, 2, 3)] == held
+
+
+@pytest.mark.parametrize(("name", "held"), [(None, 0), ("leak_ref_on_refusal", 1)])
+def test_refusals(name: str | None, held: int) -> None:
+    engine = rig(name, blocks=8)
+    assert not engine.paged.can_ever_hold(40, 44, 1)
+    assert engine.paged.can_ever_hold(8, 12, 1)
+    assert engine.paged.pool.referenced == held
+
+
+@pytest.mark.parametrize(("name", "held"), [(None, 0), ("leak_ref_when_queued", 3)])
+def test_leaving_the_queue(name: str | None, held: int) -> None:
+    engine = rig(name)
+    one(engine, engine.prompt(14))
+    engine.scheduler.cancel(engine.add(engine.prompt(14)).request.id)
+    assert engine.paged.pool.referenced == held
+    stays = engine.add(engine.prompt(14))
+    while engine.scheduler.busy:
+        engine.scheduler.step()
+    assert stays.done
+    assert engine.paged.pool.referenced == held
+
+
+@pytest.mark.parametrize(("name", "share"), [(None, 1), ("ledger_forgets_values", 2)])
+def test_the_ledger_of_bytes(name: str | None, share: int) -> None:
+    engine = rig(name)
+    one(engine, engine.prompt(PROMPT))
+    seen = engine.paged.stats()
+    assert seen["paged_bytes_in_use"] * share == seen["paged_blocks_live"] * seen["paged_block_bytes"] > 0

@@ -223,9 +223,100 @@ def test_templates(name: str | None, seen: list[bool]) -> None:
     assert [kept(name, turn) for turn in (4, 6)] == seen
 
 
+@pytest.mark.parametrize(("name", "same"), [(None, True), ("strip_old_messages", False)])
+def test_a_turn_that_ends_in_a_space(name: str | None, same: bool) -> None:
+    render = build(EngineConfig(model="tiny"), parts_for(name)).tokenizer.render_chat
+    chat = [{"role": "user", "content": "One? "}, {"role": "assistant", "content": "1"}]
+    before, after = render(chat[:1]), render([*chat, {"role": "user", "content": "Two?"}])
+    assert (after[: len(before)] == before) is same
+
+
 @pytest.mark.parametrize(("name", "cached"), [(None, 16), ("match_chats_short", 8)])
 def test_match_chats_short(name: str | None, cached: int) -> None:
     engine = rig(name)
     prompt = engine.prompt(17)
     one(engine, prompt)
     assert one(engine, prompt).cached == cached
+
+
+# ---- more of eviction
+
+
+@pytest.mark.parametrize(
+    ("name", "cached"),
+    [(None, [16] * 3), ("evict_newest_first", [16, 16, 0]), ("clear_when_full", [16, 0, 16])],
+)
+def test_a_prefix_in_use(name: str | None, cached: list[int]) -> None:
+    engine = rig(name)
+    prompt = engine.prompt(17)
+    one(engine, prompt, max_tokens=1)
+    seen = []
+    for at in range(3):
+        for more in range(2):
+            one(engine, engine.prompt(15, seed=50 + 2 * at + more), max_tokens=1)
+        seen.append(one(engine, prompt, max_tokens=1).cached)
+    assert seen == cached
+
+
+@pytest.mark.parametrize(("name", "over"), [(None, False), ("never_evict_last_entry", True)])
+def test_never_evict_last_entry(name: str | None, over: bool) -> None:
+    engine = rig(name)
+    for seed in range(2):
+        one(engine, engine.prompt(41, seed=seed), max_tokens=1)
+    assert (engine.paged.stats()["paged_blocks_live"] > 16) is over
+
+
+def test_never_evict_last_entry_evicts_one_of_several() -> None:
+    engine = rig("never_evict_last_entry")
+    strangers(engine, 8)
+    assert engine.paged.stats()["paged_blocks_live"] <= 16
+
+
+def stuck(name: str | None, **settings: Any) -> bool:
+    """Whether requests that need more than there is never end."""
+    engine = rig(name, **settings)
+    for seed in (1, 2, 3):
+        engine.add(engine.prompt(7, seed=seed), max_tokens=13)
+    for _ in range(400):
+        if not engine.scheduler.busy:
+            return False
+        engine.scheduler.step()
+    return True
+
+
+@pytest.mark.parametrize(
+    ("name", "reserve", "hangs"),
+    [
+        (None, "prompt", False),
+        ("hold_and_wait", "prompt", True),
+        ("hold_and_wait", "full", False),
+        (None, "full", False),
+        ("ask_once_for_room", "full", True),
+    ],
+)
+def test_requests_that_wait_for_room(name: str | None, reserve: str, hangs: bool) -> None:
+    assert stuck(name, blocks=8, reserve=reserve) is hangs
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks", "equal"),
+    [
+        (None, 0, True),
+        ("lose_token_on_resume", 1, False),
+        ("resume_without_replay", 0, False),
+    ],
+)
+def test_resumed_replies(name: str | None, lacks: int, equal: bool) -> None:
+    first, second = preempted(name)
+    assert [13 - len(client.ids()) for client in (first, second)] == [0, lacks]
+    assert (second.ids() == expected(list(second.request.prompt), 13)) is equal
+
+
+@pytest.mark.parametrize(("name", "equal"), [(None, True), ("stale_cached_count_on_resume", False)])
+def test_stale_cached_count_on_resume(name: str | None, equal: bool) -> None:
+    """Two prompts of three full blocks; the one that gives way loses blocks to the other's growth."""
+    engine = rig(name, blocks=10, reserve="prompt")
+    clients = [engine.add(engine.prompt(14, seed=seed), max_tokens=22) for seed in (1, 2)]
+    finish(engine)
+    alone = [expected(list(client.request.prompt), 22) for client in clients]
+    assert ([client.ids() for client in clients] == alone) is equal

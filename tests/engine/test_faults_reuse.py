@@ -199,3 +199,78 @@ def test_logits_as_logprobs_are_above_zero() -> None:
         finish(engine, silent)
         assert all(token.logprob is None for token in silent.said())
     assert values[0] <= 0 < values[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"), [(None, [8] * 4), ("lend_to_two", [8, 8, 0, 0]), ("forget_after_hit", [8] * 4)]
+)
+def test_lend_to_two(name: str | None, counts: list[int]) -> None:
+    engine = rig(name)
+    shared = engine.prompt(8, seed=1)
+    run(engine, shared + engine.prompt(2, seed=2))
+    assert run(engine, *(shared + engine.prompt(2, seed=10 + i) for i in range(4))) == counts
+
+
+@pytest.mark.parametrize(("name", "counts"), [(None, [8, 8, 8]), ("forget_after_hit", [8, 0, 8])])
+def test_forget_after_hit(name: str | None, counts: list[int]) -> None:
+    engine = rig(name)
+    shared = engine.prompt(8, seed=1)
+    run(engine, shared + engine.prompt(2, seed=2))
+    assert [run(engine, shared + engine.prompt(2, seed=10 + i))[0] for i in range(3)] == counts
+    assert engine.scheduler.problems() == []
+
+
+@pytest.mark.parametrize(("name", "counts"), [(None, [0, 32, 32]), ("store_when_finished", [0, 0, 0])])
+def test_store_when_finished(name: str | None, counts: list[int]) -> None:
+    engine = rig(name)
+    shared = engine.prompt(32, seed=1)
+    prompts = [shared + engine.prompt(2, seed=10 + i) for i in range(3)]
+    assert run(engine, *prompts, max_tokens=24) == counts
+    assert run(engine, shared + engine.prompt(2, seed=20)) == [32]
+
+
+# ---- lengths and edges
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        (None, [36, 36, 40]),
+        ("miss_at_block_edge", [36, 0, 40]),
+        ("cap_reuse_at_eight_blocks", [32, 32, 32]),
+    ],
+)
+def test_counts_around_an_edge(name: str | None, counts: list[int]) -> None:
+    engine = rig(name)
+    long = engine.prompt(48)
+    run(engine, long)
+    assert [run(engine, long[:n])[0] for n in (39, 40, 41)] == counts
+
+
+@pytest.mark.parametrize(("name", "equal"), [(None, True), ("resume_one_token_late", False)])
+def test_resume_one_token_late(name: str | None, equal: bool) -> None:
+    engine = rig(name)
+    prompt = engine.prompt(10)
+    run(engine, prompt)
+    again = engine.add(prompt)
+    assert finish(engine, again) == [8]
+    assert (again.ids() == expected(prompt, 4)) is equal
+
+
+@pytest.mark.parametrize(("name", "fails"), [(None, False), ("full_hit_has_nothing_to_run", True)])
+def test_full_hit_has_nothing_to_run(name: str | None, fails: bool) -> None:
+    engine = rig(name)
+    run(engine, engine.prompt(10))
+    assert run(engine, engine.prompt(10)) == [8]
+    whole = engine.add(engine.prompt(8))
+    finish(engine, whole)
+    assert (whole.failed is not None) is fails
+
+
+@pytest.mark.parametrize(("name", "cached"), [(None, 20), ("forget_replies", 12)])
+def test_forget_replies(name: str | None, cached: int) -> None:
+    engine = rig(name)
+    prompt = engine.prompt(12)
+    first = engine.add(prompt, max_tokens=9)
+    finish(engine, first)
+    assert run(engine, [*prompt, *first.ids(), *engine.prompt(2, seed=2)]) == [cached]

@@ -1,6 +1,6 @@
 """Faults of memory: rows that are held beside the store, which its own figures do not show.
 
-Test material like `faults.py`. Knows the paged storage and its slabs. Does not know how a footprint is
+Test material. Knows the paged storage and its slabs. Does not know how a footprint is
 measured, nor which spec must see what.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from engine.faults import fault
+from engine.faults.registry import fault
 from engine.kv import BlockStore
 from engine.sequence import Sequence
 from engine.storage import PagedStorage

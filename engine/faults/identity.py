@@ -1,22 +1,17 @@
-"""Faults of identity, of endings and of accounts: what matches too much, leaves something, or counts wrongly.
+"""Faults of identity: what matches although it is not the same.
 
-Knows the same seams as `faults.py`, which registers these under their names. Does not know specs.
+Knows the seams of `build.Parts`. Does not know specs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Rows
-from contextlib import contextmanager
 from typing import Any
 
-from engine.faults import fault
+from engine.faults.registry import fault
 from engine.index import Entry, Key, PrefixIndex
-from engine.scheduler import Live, Scheduler
 from engine.sequence import Sequence
-from engine.storage import PagedStorage, Storage
-
-# ---- identity
+from engine.storage import PagedStorage
 
 
 class OtherRoot(PagedStorage):
@@ -145,114 +140,11 @@ class TrustHashes(OtherIndex):
     kind = TrustingIndex
 
 
-# ---- endings
+@fault("ignore_weight_version", "C23", "reset/3", seam="paged")
+class IgnoreWeightVersion(PagedStorage):
+    """After an adapter was loaded anew, keys and values that the old weights made are used again."""
 
-
-@fault("leak_ref_on_stop", "C03", "life/1", seam="scheduler")
-class LeakRefOnStop(Scheduler):
-    """A reply that a stop string ends keeps its blocks pinned for ever."""
-
-    def _finish(self, seq: Sequence, reason: str) -> None:
-        if reason == "stop":
-            seq.table = []
-        super()._finish(seq, reason)
-
-
-@fault("leak_ref_on_failure", "C03", "life/1 life/6", seam="scheduler")
-class LeakRefOnFailure(Scheduler):
-    """A request whose forward failed keeps its blocks pinned for ever."""
-
-    def fail(self, request_id: str, message: str, status: int = 500) -> bool:
-        for seq in self.running:
-            if seq.request.id == request_id:
-                seq.table = []
-        return super().fail(request_id, message, status)
-
-
-@fault("spread_failure", "C03", "life/6", seam="scheduler")
-class SpreadFailure(Scheduler):
-    """One forward that fails ends every request there is."""
-
-    @contextmanager
-    def _guard(self, *batch: Sequence) -> Iterator[None]:
-        with super()._guard(*self.running, *self.waiting):
-            yield
-
-
-@fault("ignore_disconnect", "C03", "life/4", seam="scheduler")
-class IgnoreDisconnect(Scheduler):
-    """The engine goes on to the end of a reply that nobody reads any more."""
-
-    def cancel(self, request_id: str) -> None:
-        live = self.live.get(request_id)
-        if live is not None:
-            live.sink = lambda event: None
-
-
-@fault("wipe_on_abort", "C04", "life/3", seam="scheduler")
-class WipeOnAbort(Scheduler):
-    """When a client goes away its blocks are cleared at once, though siblings still read them."""
-
-    def cancel(self, request_id: str) -> None:
-        for seq in [seq for seq in self.running if seq.request.id == request_id]:
-            _wipe(self.storage, seq)
-        super().cancel(request_id)
-
-
-def _wipe(storage: Storage, seq: Sequence) -> None:
-    assert isinstance(storage, PagedStorage)
-    store = storage.store
-    for layer in range(store.shape.layers):
-        k, v = store.rows(layer, seq.table)
-        for at, block in enumerate(seq.table):
-            store.put(layer, block, 0, -k[at], -v[at])
-    store.settle()
-
-
-# ---- accounts
-
-
-@fault("usage_counts_per_choice", "C10", "count/2", seam="scheduler")
-class UsageCountsPerChoice(Scheduler):
-    """With n = 4 the usage says that four times as many tokens were cached."""
-
-    def _account(self, live: Live, seq: Sequence) -> None:
-        super()._account(live, seq)
-        live.cached *= live.request.params.n
-
-
-@fault("count_recompute_as_hit", "C11", "count/6", seam="scheduler")
-class CountRecomputeAsHit(Scheduler):
-    """A preempted request that finds its own rows again counts them as another hit."""
-
-    def _start(self, seq: Sequence) -> None:
-        if self.live[seq.request.id].admitted:
-            self.counts["hits_tokens_total"] += seq.cached
-        super()._start(seq)
-
-
-@fault("count_hits_twice", "C11", "count/3", seam="scheduler")
-class CountHitsTwice(Scheduler):
-    """The hit counter rises twice for each hit, so a dashboard shows a rate that no reply tells of."""
-
-    def _account(self, live: Live, seq: Sequence) -> None:
-        super()._account(live, seq)
-        self.counts["hits_tokens_total"] += seq.cached
-
-
-@fault("cached_counts_as_free", "C11", "count/4", seam="paged")
-class CachedCountsAsFree(PagedStorage):
-    """The free gauge counts cached blocks too, so that more blocks are shown than there are."""
-
-    def stats(self) -> dict[str, Any]:
-        shown = super().stats()
-        return shown | {"paged_blocks_free": shown["paged_block_budget"] - shown["paged_blocks_referenced"]}
-
-
-@fault("miss_without_reason", "C11", "count/5", seam="scheduler")
-class MissWithoutReason(Scheduler):
-    """A cold prompt is counted neither as a hit nor as a miss."""
-
-    def _account(self, live: Live, seq: Sequence) -> None:
-        super()._account(live, seq)
-        self.counts["missed_cold_total"] = 0
+    def prepare(self, seq: Sequence) -> None:
+        identity = seq.identity[:-1] if seq.request.adapter else seq.identity
+        seq.root = self.index.root(identity)
+        seq.keys = self.index.chain(seq.root, seq.tokens)

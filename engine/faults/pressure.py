@@ -1,24 +1,21 @@
-"""Faults of eviction, of preemption, of resets and of chat templates: what goes wrong when room runs out.
+"""Faults of eviction and preemption: what goes wrong when room runs out.
 
-Knows the same seams as `faults.py`, which registers these under their names. Does not know specs.
+Knows the seams of `build.Parts`. Does not know specs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Sequence as Rows
 from typing import Any
 
 import mlx.core as mx
 
-from engine.faults import fault
+from engine.faults.registry import fault
 from engine.index import Entry
 from engine.pool import BlockPool
 from engine.scheduler import Scheduler
 from engine.sequence import Phase, Sequence
 from engine.storage import PagedStorage
-
-# ---- eviction
 
 
 class OtherPool(PagedStorage):
@@ -140,100 +137,103 @@ class ReplayTokenOnResume(Scheduler):
         super()._preempt(request_id)
 
 
-@fault("publish_at_allocation", "C07", "evict/8", seam="paged")
-class PublishAtAllocation(PagedStorage):
-    """Blocks are offered to others as soon as they are allocated; after a cancel nobody ever writes them."""
+class StackPool(BlockPool):
+    """The block that became idle last goes first."""
+
+    def oldest(self) -> int | None:
+        return next(reversed(self._idle), None)
+
+
+@fault("evict_newest_first", "C14", "evict/1", seam="paged")
+class EvictNewestFirst(OtherPool):
+    """What was used last is evicted first: a prefix in regular use is never there."""
+
+    kind = StackPool
+
+
+@fault("clear_when_full", "C14", "evict/1", seam="paged")
+class ClearWhenFull(PagedStorage):
+    """When a block is wanted and none is free, everything that nobody reads is dropped at once."""
+
+    def _evict_one(self) -> None:
+        while self.pool.oldest() is not None:
+            super()._evict_one()
+
+
+def _head(entry: Entry) -> Entry:
+    """The first block of an entry's chain."""
+    while isinstance(entry.parent, Entry):
+        entry = entry.parent
+    return entry
+
+
+@fault("never_evict_last_entry", "C15", "evict/5", seam="paged")
+class NeverEvictLastEntry(NeverEvict):
+    """The only prompt that is stored is never evicted: a second long one takes the cache over its budget."""
+
+    def _evict_one(self) -> None:
+        idle = [block for block in self.pool.kept if not self.pool.refs(block)]
+        if len(set(map(_head, filter(None, map(self.index.entry, idle))))) > 1:
+            PagedStorage._evict_one(self)
+        else:
+            super()._evict_one()
+
+
+@fault("hold_and_wait", "C16", "evict/6", seam="scheduler")
+class HoldAndWait(Scheduler):
+    """Requests that find no room to grow keep what they have and wait for each other's: all hang."""
+
+    def _decode(self, candidates: list[Sequence]) -> None:
+        super()._decode([seq for seq in candidates if self._extended(seq, seq.computed + 1)])
+
+
+@fault("ask_once_for_room", "C16", "evict/6", seam="paged")
+class AskOnceForRoom(PagedStorage):
+    """A request that once found no room is never looked at again, nor is anybody behind it in the queue."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._refused: set[Sequence] = set()
 
     def admit(self, seq: Sequence) -> bool:
-        admitted = super().admit(seq)
-        if admitted and not seq.branches:
-            self.extend(seq, seq.prompt_tokens)
-            written, seq.computed = seq.computed, seq.prompt_tokens
-            super().publish(seq)
-            seq.computed = written
-        return admitted
-
-    def _own(self, seq: Sequence, at: int) -> None:
-        """Written where it stands, though it has a name."""
+        if seq in self._refused or not super().admit(seq):
+            self._refused.add(seq)
+            return False
+        return True
 
 
-# ---- resets
+@fault("stale_cached_count_on_resume", "C18", "evict/7", seam="paged")
+class StaleCachedCountOnResume(PagedStorage):
+    """A preempted request goes on from where it stood, over blocks that were given to others meanwhile."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._stood: dict[Sequence, int] = {}
+
+    def release(self, seq: Sequence) -> None:
+        self._stood[seq] = min(seq.computed, seq.prompt_tokens - 1) // self.size * self.size
+        super().release(seq)
+
+    def adopt(self, seq: Sequence, blocks: list[int]) -> None:
+        super().adopt(seq, blocks)
+        seq.computed = max(seq.computed, self._stood.pop(seq, 0))
 
 
-@fault("reset_keeps_index", "C23", "reset/1 reset/2 foot/4", seam="paged")
-class ResetKeepsIndex(PagedStorage):
-    """A reset says that it is done, and everything is still there."""
+@fault("lose_token_on_resume", "C18", "evict/7", seam="scheduler")
+class LoseTokenOnResume(Scheduler):
+    """After a preemption a token counts as sent that never was: the reply is shorter by one."""
 
-    def reset(self) -> dict[str, Any]:
-        return {"cleared": True, "freed_bytes": 0, "freed_entries": len(self.index)}
-
-
-@fault("reset_wipes_running", "C23", "reset/2", seam="paged")
-class ResetWipesRunning(PagedStorage):
-    """A reset clears the rows of requests that still run."""
-
-    def reset(self) -> dict[str, Any]:
-        done = super().reset()
-        held = sorted(self.pool.blocks())
-        for layer in range(self.store.shape.layers if held else 0):
-            k, v = self.store.rows(layer, held)
-            for at, block in enumerate(held):
-                self.store.put(layer, block, 0, mx.zeros_like(k[at]), mx.zeros_like(v[at]))
-        self.store.settle()
-        return done
+    def _preempt(self, request_id: str) -> None:
+        for seq in self.running:
+            if seq.request.id == request_id and seq.generated:
+                seq.tokens.append(seq.tokens[-1])
+        super()._preempt(request_id)
 
 
-@fault("publish_across_reset", "C23", "reset/4", seam="paged")
-class PublishAcrossReset(PagedStorage):
-    """A prefill that began before a reset offers everything that it computed to those who come after."""
+@fault("resume_without_replay", "C18", "evict/7", seam="scheduler")
+class ResumeWithoutReplay(Scheduler):
+    """A preempted request computes its prompt again, but not what it had said: the rest reads empty rows."""
 
-    def publish(self, seq: Sequence) -> None:
-        if seq.epoch != self.epoch:
-            seq.epoch, seq.published = self.epoch, 0
-        super().publish(seq)
-
-
-@fault("ignore_weight_version", "C23", "reset/3", seam="paged")
-class IgnoreWeightVersion(PagedStorage):
-    """After an adapter was loaded anew, keys and values that the old weights made are used again."""
-
-    def prepare(self, seq: Sequence) -> None:
-        identity = seq.identity[:-1] if seq.request.adapter else seq.identity
-        seq.root = self.index.root(identity)
-        seq.keys = self.index.chain(seq.root, seq.tokens)
-
-
-# ---- chats
-
-
-@fault("stamp_the_chat", "C20", "tmpl/2", seam="tokenizer")
-class StampTheChat:
-    """The chat template puts a stamp at the top that differs in each request: no turn finds the last one."""
-
-    stamps = 0
-
-    def render_chat(self, messages: Rows[dict[str, str]], add_generation_prompt: bool = True) -> list[int]:
-        self.stamps += 1
-        stamp = {"role": "system", "content": f"Request {self.stamps}."}
-        rendered: list[int] = super().render_chat([stamp, *messages], add_generation_prompt)  # type: ignore[misc]
-        return rendered
-
-
-@fault("drop_old_replies", "C20", "tmpl/2", seam="tokenizer")
-class DropOldReplies:
-    """The chat template keeps the last reply alone: every turn changes what stood in the middle."""
-
-    def render_chat(self, messages: Rows[dict[str, str]], add_generation_prompt: bool = True) -> list[int]:
-        replies = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
-        kept = [message for at, message in enumerate(messages) if at not in replies[:-1]]
-        rendered: list[int] = super().render_chat(kept, add_generation_prompt)  # type: ignore[misc]
-        return rendered
-
-
-@fault("match_chats_short", "C20", "tmpl/1", seam="paged")
-class MatchChatsShort(PagedStorage):
-    """A chat that goes on adopts only half of what it shares with its last turn."""
-
-    def matched(self, seq: Sequence) -> list[Entry]:
-        entries = super().matched(seq)
-        return entries[: len(entries) // 2]
+    def _begin(self, seq: Sequence, logits: mx.array) -> None:
+        seq.computed = max(seq.computed, len(seq.tokens) - 1)
+        super()._begin(seq, logits)

@@ -1,0 +1,73 @@
+"""Named mutations of the engine: each the override of one seam, none of them known to the engine itself.
+
+Test material, the proof that the suite catches what it claims (`serve --fault NAME`). Knows the seams of
+`build.Parts`. Does not know specs: a fault says which requirements its class breaks, and a run must show
+that one of them fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engine.build import Parts
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A mutation: what a user would see (`symptom`), its class, and the requirements that class breaks.
+
+    `needs`: "openblas" when the mutation shows only where a product's rounding depends on its shape.
+    """
+
+    name: str
+    bug_class: str
+    symptom: str
+    breaks: tuple[str, ...]
+    parts: Parts
+    needs: str = ""
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def parts_for(name: str | None) -> Parts:
+    """The parts of an engine with this fault. Raises KeyError with the known names."""
+    if name is None:
+        return Parts()
+    if name not in FAULTS:
+        raise KeyError(f"unknown fault {name!r}; known: {', '.join(sorted(FAULTS))}")
+    return FAULTS[name].parts
+
+
+def fault(
+    name: str, bug_class: str, breaks: str, *, seam: str, needs: str = ""
+) -> Callable[[type[Any]], type[Any]]:
+    """Register the decorated class as the replacement of one seam; its docstring is the symptom."""
+
+    def register(kind: type[Any]) -> type[Any]:
+        if name in FAULTS:
+            raise ValueError(f"two faults are called {name}")
+        symptom = " ".join((kind.__doc__ or "").split())
+        override: Any = (lambda loaded: _mutated(loaded, kind)) if seam in _LOADED else kind
+        parts = replace(Parts(), **{seam: override})
+        FAULTS[name] = Fault(name, bug_class, symptom, tuple(breaks.split()), parts, needs)
+        return kind
+
+    return register
+
+
+_LOADED = ("model", "tokenizer")
+"""Seams of what is loaded: not a type to replace, but an object to change."""
+
+
+def _mutated(loaded: Any, mixin: type[Any]) -> Any:
+    """The same loaded model or tokenizer with a mixin's methods in front of its own."""
+    loaded.__class__ = type(mixin.__name__, (mixin, type(loaded)), {})
+    return loaded
+
+
+def known() -> list[Fault]:
+    """Every fault by name."""
+    return [FAULTS[name] for name in sorted(FAULTS)]

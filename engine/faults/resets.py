@@ -1,0 +1,47 @@
+"""Faults of resets.
+
+Knows the seams of `build.Parts`. Does not know specs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+
+from engine.faults.registry import fault
+from engine.sequence import Sequence
+from engine.storage import PagedStorage
+
+
+@fault("reset_keeps_index", "C23", "reset/1 reset/2 foot/4", seam="paged")
+class ResetKeepsIndex(PagedStorage):
+    """A reset says that it is done, and everything is still there."""
+
+    def reset(self) -> dict[str, Any]:
+        return {"cleared": True, "freed_bytes": 0, "freed_entries": len(self.index)}
+
+
+@fault("reset_wipes_running", "C23", "reset/2", seam="paged")
+class ResetWipesRunning(PagedStorage):
+    """A reset clears the rows of requests that still run."""
+
+    def reset(self) -> dict[str, Any]:
+        done = super().reset()
+        held = sorted(self.pool.blocks())
+        for layer in range(self.store.shape.layers if held else 0):
+            k, v = self.store.rows(layer, held)
+            for at, block in enumerate(held):
+                self.store.put(layer, block, 0, mx.zeros_like(k[at]), mx.zeros_like(v[at]))
+        self.store.settle()
+        return done
+
+
+@fault("publish_across_reset", "C23", "reset/4", seam="paged")
+class PublishAcrossReset(PagedStorage):
+    """A prefill that began before a reset offers everything that it computed to those who come after."""
+
+    def publish(self, seq: Sequence) -> None:
+        if seq.epoch != self.epoch:
+            seq.epoch, seq.published = self.epoch, 0
+        super().publish(seq)
