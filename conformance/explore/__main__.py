@@ -1,8 +1,8 @@
 """`python -m conformance.explore N`: make up N workloads, judge them, write the smallest one that fails.
 
 Knows the command line and the order of a hunt. Does not know pytest, which starts this in a process of its
-own (`conformance/exploring.py`): the engine may live here. Exit status 0: nothing failed, 1: something did, 2:
-wrong usage or no target.
+own (`conformance/exploring.py`): the engine may live here. Exit status 0: nothing failed, 1: something did,
+2: wrong usage or no target.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.access import headers_of
 from conformance.backend import Backend
+from conformance.dialect import DialectError
 from conformance.explore.hunt import Failure, Hunt, Judge, accusers, hunt
 from conformance.explore.strategies import workloads
 from conformance.explore.write import pruned, written
 from conformance.history import Facts
 from conformance.permission import PERMISSIONS
 from conformance.session import Options, Session
-from conformance.target import Fleet, TargetOptions
+from conformance.target import Fleet, TargetError, TargetOptions
 from conformance.values import words_of
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with (_outside if args.endpoint or args.serve else _inside)(args) as ground:
             found = _hunted(args, ground)
             path = _written(args, ground, found)
-    except (ValueError, KeyError, *Backend.errors) as error:
+    except (ValueError, KeyError, TargetError, DialectError) as error:
         print(f"python -m conformance.explore: {error.args[0] if error.args else error}", file=sys.stderr)
         return 2
     print(json.dumps(report(found, path)) if args.json else "\n".join(_lines(found, path)), flush=True)
@@ -142,7 +143,9 @@ def _outside(args: argparse.Namespace) -> Iterator[Ground]:
     options = _target(args)
     fleet = Backend(options).open()
     with tempfile.TemporaryDirectory() as folder:
-        run = Options(how=options.how, scale="ci", history=Path(folder) / "history.jsonl", allow=options.allow)
+        run = Options(
+            how=options.how, scale="ci", history=Path(folder) / "history.jsonl", allow=options.allow
+        )
         session = Session(run, _Opened(options, fleet))
         try:
             facts = fleet.main().facts

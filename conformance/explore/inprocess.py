@@ -16,6 +16,7 @@ from typing import Any
 from conformance.asks import ADAPTER_SALT
 from conformance.dialect import Dialect, Reading, Source, dialects, pick
 from conformance.history import Choice, Facts, Outcome, PlannedRequest
+from conformance.judges.life import Phase
 from conformance.vocabulary import LETTERS, Ids, Letters
 from engine.build import Parts
 from engine.cli import build_parser, config_of
@@ -144,7 +145,7 @@ class Flight:
     sent: float = 0.0
     ended: float | None = None
     first: float | None = None
-    left: str | None = None
+    left: Phase | None = None
     started: Started | None = None
     turns: int = 0
     """Steps since it was started."""
@@ -206,7 +207,7 @@ class Flight:
     def refuse(self, reason: str) -> None:
         self.status, self.error, self.ended = 400, f"status 400: {reason}", self.clock()
 
-    def leave(self, phase: str) -> None:
+    def leave(self, phase: Phase) -> None:
         """The client walks away: what comes from now on is not seen."""
         self.left, self.ended = phase, self.clock()
 
@@ -247,7 +248,11 @@ class Flight:
         said = self.choices[index]
         logprobs = list(said.logprobs) if self.plan.logprobs else None
         return Choice(
-            index=index, token_ids=list(said.ids), text=said.text, logprobs=logprobs, finish_reason=said.finish
+            index=index,
+            token_ids=list(said.ids),
+            text=said.text,
+            logprobs=logprobs,
+            finish_reason=said.finish,
         )
 
     def _prompt_logprobs(self) -> list[float | None] | None:
@@ -274,9 +279,10 @@ def _facts(worker: SteppedWorker) -> Facts:
     dialect, stats = engine_dialect(), worker.stats()
     said = {name: _fact(value, stats) for name, value in dialect.facts.items()}
     return Facts(
-        dialect=dialect.dialect, name=dialect.name, how="engine", has_salt=True, has_chat=True, has_abort=True,
-        can_reload=True, can=list(dialect.ask.sampling), adapters=[n for n in dialect.ask.adapters if n in
-        worker.adapters], takes_ids=True, returns_ids=True, reports_cached=True, has_logprobs=True,
+        dialect=dialect.dialect, name=dialect.name, how="engine", has_salt=True, has_chat=True,
+        has_abort=True, can_reload=True, can=list(dialect.ask.sampling),
+        adapters=[name for name in dialect.ask.adapters if name in worker.adapters],
+        takes_ids=True, returns_ids=True, reports_cached=True, has_logprobs=True,
         has_reset=True, has_stats=True, has_test=True,
         **{name: value for name, value in said.items() if value is not None},
     )  # fmt: skip
@@ -291,7 +297,7 @@ def _fact(value: Any, stats: dict[str, Any]) -> Any:
 
 def _gauges(facts: Facts) -> list[tuple[str, list[str], int]]:
     """Name, keys of the statistics that add up to it, and what the sum is multiplied by."""
-    found = []
+    found: list[tuple[str, list[str], int]] = []
     for name, value in engine_dialect().stats[0].values.items():
         reading = value if isinstance(value, Reading) else Reading(of=value)
         keys = [reading.of] if isinstance(reading.of, str) else list(reading.of)

@@ -96,4 +96,3 @@ def _verdict(expect: Expect, workload: Workload) -> Verdict:
 def _solo_steps(spec: Spec) -> frozenset[str]:
     asked = ((JUDGES[e.judge], e.args) for e in spec.expect)
     return frozenset().union(*(judge.solo_steps(judge.args.model_validate(args)) for judge, args in asked))
-

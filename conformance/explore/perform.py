@@ -13,11 +13,12 @@ from typing import Any
 from conformance.drafts import MissingReply, completed
 from conformance.explore.inprocess import Flight, InProcess, engine_dialect
 from conformance.history import Outcome, PlannedRequest, Sample, Span, Workload
+from conformance.judges.life import Phase
 from conformance.planned import Plan, PlannedStep
 from conformance.prompts import Unobservable
 from conformance.spec import Churn, Fail, Hold, Join, Overwrite, Reached, Reload, When
 
-_TURNS = 3000
+_TURNS = 1000
 """Turns that anything is waited for."""
 _TURNS_A_SECOND = 500
 """What `wait: 1` stands for, while the engine has work."""
@@ -102,7 +103,9 @@ class Performance:
         counted = {"requests": len(outcomes)} if outcomes else {}
         rounds = {"round": step.round} if step.round is not None else {}
         told = {**detail, **counted, **rounds}
-        span = Span(arm=self._arm, step=step.name, kind=step.kind, start=start, end=self._clock(), detail=told)
+        span = Span(
+            arm=self._arm, step=step.name, kind=step.kind, start=start, end=self._clock(), detail=told
+        )
         self._workload.spans.append(span)
         late = next((o.id for o in outcomes if o.timed_out), None)
         if late is not None:
@@ -231,16 +234,18 @@ def _is_there(flight: Flight, where: Reached) -> bool:
     return flight.tokens >= where.tokens
 
 
-def _leaves(flight: Flight, engine: InProcess) -> str | None:
+def _leaves(flight: Flight, engine: InProcess) -> Phase | None:
     """The phase in which its client leaves now; None while it stays."""
     leave = flight.plan.leave
     if leave is None or flight.over:
         return None
-    phase: str = leave["phase"]
+    phase: Phase = leave["phase"]
     if phase == "queued":
         return phase if flight.started is None else None
     if phase == "prefilling":
-        there = flight.started is not None and flight.tokens == 0 and flight.turns >= _patience(flight, engine)
+        there = (
+            flight.started is not None and flight.tokens == 0 and flight.turns >= _patience(flight, engine)
+        )
         return phase if there else None
     last = max(1, flight.plan.max_tokens - 1)
     wanted = {"first_token": 1, "decoding": leave.get("tokens", 4), "last_step": last}[phase]
@@ -251,4 +256,4 @@ def _patience(flight: Flight, engine: InProcess) -> int:
     """Turns of a prefill after which its client leaves."""
     chunk = engine.facts.chunk or 1
     leave: dict[str, Any] = flight.plan.leave or {}
-    return max(1, round(leave.get("fraction", 0.3) * len(flight.rendered) / chunk))
+    return max(1, round(float(leave.get("fraction", 0.3)) * len(flight.rendered) / chunk))

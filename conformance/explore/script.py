@@ -1,7 +1,7 @@
 """A workload in the making: steps as a spec file has them, and what must hold of them on any lawful server.
 
-Knows which judge may be asked about which steps: laws that hold whatever else the workload does. Does not know
-how workloads are made up (`strategies.py`) or what a judge does.
+Knows which judge may be asked about which steps: laws that hold whatever else the workload does. Does not
+know how workloads are made up (`strategies.py`) or what a judge does.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ class Script:
         if sampling:
             self.must("chosen_alike", of=name, reuse=False)
         else:
-            self.must("same_as_solo", of=name, **self._grade())
+            self.must("same_as_solo", of=name, **self.grade())
         if count > 1:
             self.must("own_content", of=name)
         self.must("logprobs_true", of=name)
 
-    def _grade(self) -> Json:
+    def grade(self) -> Json:
         """Said where it is exact: a short reply shows something then."""
         return {} if self.facts.grade == "decided" else {"grade": self.facts.grade}
 
@@ -116,7 +116,9 @@ class Script:
         self.must("balanced", at=end)
         self.must("never_fall")
         if self.is_whole and self.facts.how == "engine":
-            self.must("hits_counted", "count/6" if self.profile in PREEMPTS else "count/3", since=start, until=end)
+            self.must(
+                "hits_counted", "count/6" if self.profile in PREEMPTS else "count/3", since=start, until=end
+            )
             self.must("accounted", since=start, until=end)
             if self.again and self.profile not in PREEMPTS:
                 self.must("queued_truly", of=self.again[0], since=start, until=end)

@@ -12,18 +12,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from conformance.explore import drawn
+from conformance.explore.drawn import Draw
 from conformance.explore.script import Json, Script
 from conformance.history import Facts
 from conformance.permission import PERMISSIONS
 
-Draw = Callable[[st.SearchStrategy[Any]], Any]
 Move = Callable[[Draw, Script], None]
 
 MOST_MOVES = 4
-_EDGES = st.sampled_from((0, 1, -1, 16))
-"""Tokens by which a length misses the edge of a granule."""
-_TAIL = st.sampled_from((3, 16, 1, 33))
-_SEED = st.integers(0, 3)
 _LEAVES: tuple[Json, ...] = (
     {"phase": "decoding", "tokens": 1},
     {"phase": "first_token", "how": "fin"},
@@ -31,101 +28,6 @@ _LEAVES: tuple[Json, ...] = (
 )
 _LONG = 64
 """Tokens of a reply that nobody waits for: enough to leave before its end, over a socket too."""
-_SAMPLINGS: tuple[Json, ...] = (
-    {"temperature": 0.8, "seed": 7},
-    {"repetition_penalty": 1.3},
-    {"presence_penalty": 1.0},
-    {"n": 2},
-    {"prompt_logprobs": True},
-    {"temperature": 0.8, "seed": 3, "n": 2},
-)
-
-
-# ---- prompts
-
-
-def _text(draw: Draw, script: Script) -> str:
-    """One of two texts; its length is drawn once."""
-    name = draw(st.sampled_from(("system", "notes")))
-    if name in script.texts:
-        return str(name)
-    return script.text(name, draw(st.integers(1, 3)), draw(_EDGES))
-
-
-def _prompt(draw: Draw, script: Script) -> list[Any]:
-    """Mostly what shares something with other prompts."""
-    make = draw(st.sampled_from((_tailed, _bare, _headed, _changed, _behind, _repeated, _unique)))
-    parts: list[Any] = make(draw, script)
-    return parts
-
-
-def _tail(draw: Draw) -> Json:
-    return {"unique": draw(_TAIL), "seed": draw(_SEED)}
-
-
-def _tailed(draw: Draw, script: Script) -> list[Any]:
-    return [_text(draw, script), _tail(draw)]
-
-
-def _bare(draw: Draw, script: Script) -> list[Any]:
-    return [_text(draw, script)]
-
-
-def _headed(draw: Draw, script: Script) -> list[Any]:
-    """Part of a text: up to its shortest length, so that it is always there."""
-    text = _text(draw, script)
-    return [{"head_of": text, "tokens": draw(st.integers(1, _shortest(script, text)))}, _tail(draw)]
-
-
-def _changed(draw: Draw, script: Script) -> list[Any]:
-    text = _text(draw, script)
-    return [{"changed": text, "at": draw(st.integers(0, _shortest(script, text) - 1))}, _tail(draw)]
-
-
-def _behind(draw: Draw, script: Script) -> list[Any]:
-    """A text behind another parent, block by block where it was."""
-    return [{"unique": script.length(1), "seed": draw(_SEED)}, _text(draw, script), _tail(draw)]
-
-
-def _unique(draw: Draw, script: Script) -> list[Any]:
-    return [{"unique": script.length(draw(st.integers(1, 3)), draw(_EDGES)), "seed": draw(_SEED)}]
-
-
-def _repeated(draw: Draw, script: Script) -> list[Any]:
-    if not script.singles:
-        return _tailed(draw, script)
-    again: list[Any] = [{"repeat_of": draw(st.sampled_from(script.singles))}]
-    return again if draw(st.booleans()) else [*again, _tail(draw)]
-
-
-def _shortest(script: Script, text: str) -> int:
-    """Tokens that the text has at least, whatever the target."""
-    said = script.texts[text]["tokens"]
-    if isinstance(said, int):
-        return said
-    granules, _, more = said.partition("G")
-    return int(granules) * (script.facts.granule or 1) + int(more or 0)
-
-
-# ---- identities and options
-
-
-def _identity(draw: Draw, script: Script) -> Json:
-    """Salt and adapter: mostly those of all others."""
-    adapters = script.facts.adapters
-    choices: list[Json] = [{}, {}, {}, {"salt": "tenant"}, {"salt": "private"}]
-    choices += [{"adapter": name} for name in adapters]
-    if adapters and script.facts.has_salt:
-        choices += [{"adapter": adapters[0], "salt": "none"}, {"salt": f"adapter:{adapters[0]}"}]
-    chosen: Json = draw(st.sampled_from(choices))
-    return chosen
-
-
-def _options(draw: Draw, script: Script) -> Json:
-    """Sampling, where the target takes it; mostly none."""
-    known = [said for said in _SAMPLINGS if set(said) <= set(script.facts.can)]
-    chosen = draw(st.sampled_from([{}] * max(1, len(known)) + known))
-    return {"sampling": chosen} if chosen else {}
 
 
 # ---- moves
@@ -135,9 +37,9 @@ def ask(draw: Draw, script: Script) -> None:
     """One request, several at once, or one after another."""
     kind = draw(st.sampled_from(("send", "burst", "series")))
     count = 1 if kind == "send" else draw(st.integers(2, 3))
-    identity, options = _identity(draw, script), _options(draw, script)
+    identity, options = drawn.identity(draw, script), drawn.options(draw, script)
     keys: Json = {} if kind == "send" else {"requests": count}
-    keys |= {"prompt": _prompt(draw, script), "max_tokens": script.reply(draw(st.integers(1, 3)))}
+    keys |= {"prompt": drawn.prompt(draw, script), "max_tokens": script.reply(draw(drawn.REPLY))}
     keys |= {**identity, **options, **({} if draw(st.booleans()) else {"stream": False})}
     if kind == "burst" and not options:
         _cold(script, keys)
@@ -172,11 +74,15 @@ def repeat(draw: Draw, script: Script) -> None:
     keys: Json = {"of": of, "times": times}
     keys |= {"stream": False} if draw(st.booleans()) else {}
     keys |= {"at_once": True} if draw(st.booleans()) else {}
+    _sent_again(script, **keys)
+    return None
+
+
+def _sent_again(script: Script, of: str, **keys: Any) -> None:
     sampling = next((s.get("sampling") for s in script.steps if of in s.values()), None)
-    name = script.step("repeat", script.name("again"), **keys)
+    name = script.step("repeat", script.name("again"), of=of, **keys)
     script.general(name, 1, sampling)
     script.idle()
-    return None
 
 
 def stored(draw: Draw, script: Script) -> None:
@@ -185,7 +91,7 @@ def stored(draw: Draw, script: Script) -> None:
         return ask(draw, script)
     kind = draw(st.sampled_from(("send", "series", "burst")))
     keys: Json = {} if kind == "send" else {"requests": draw(st.integers(2, 3))}
-    keys |= {"prompt": _prompt(draw, script), "max_tokens": script.reply(draw(st.integers(1, 3)))}
+    keys |= {"prompt": drawn.prompt(draw, script), "max_tokens": script.reply(draw(st.integers(1, 3)))}
     since = script.mark()
     name = script.step(kind, script.name("stored"), **keys)
     until = script.mark()
@@ -199,10 +105,15 @@ def stored(draw: Draw, script: Script) -> None:
 def leave(draw: Draw, script: Script) -> None:
     """Clients that walk away, beside others that stay."""
     said = [leave for leave in _LEAVES if script.facts.has_abort or leave.get("how") != "abort"]
-    prompt = _prompt(draw, script)
+    prompt = drawn.prompt(draw, script)
     left, stay = script.name("left"), script.name("stay")
     entries: list[Json] = [
-        {"name": left, "requests": draw(st.integers(1, 2)), "leave": draw(st.sampled_from(said)), "max_tokens": _LONG},
+        {
+            "name": left,
+            "requests": draw(st.integers(1, 2)),
+            "leave": draw(st.sampled_from(said)),
+            "max_tokens": _LONG,
+        },
         {"name": stay, "requests": draw(st.integers(1, 2))},
     ]
     script.step("burst", script.name("burst"), prompt=[*prompt, {"unique": 3, "seed": 1}],
@@ -216,7 +127,7 @@ def leave(draw: Draw, script: Script) -> None:
 def stop_work(draw: Draw, script: Script) -> None:
     """Clients that leave long before the end of their replies."""
     before = script.mark()
-    script.step("burst", script.name("left"), requests=2, prompt=[_tail(draw)], max_tokens=256,
+    script.step("burst", script.name("left"), requests=2, prompt=[drawn.tail(draw)], max_tokens=256,
                 leave={"phase": "decoding", "tokens": 2})  # fmt: skip
     left = str(script.steps[-1]["burst"])
     since = script.mark()
@@ -231,7 +142,7 @@ def retry(draw: Draw, script: Script) -> None:
     chunk, granule = script.facts.chunk, script.facts.granule
     if not (script.facts.has_test and script.roomy and chunk and granule):
         return leave(draw, script)
-    prompt = [{"unique": f"3C+{draw(st.integers(1, 40))}", "seed": draw(_SEED)}]
+    prompt = [{"unique": f"3C+{draw(st.integers(1, 40))}", "seed": draw(drawn.SEED)}]
     script.steps.append({"hold": "prefilling", "after": 2 * chunk})
     salt = script.name("left")
     left = script.step("start", salt, prompt=prompt, salt=salt, max_tokens=4,
@@ -248,8 +159,9 @@ def stop(draw: Draw, script: Script) -> None:
     """A reply that a stop string ends."""
     if "stop" not in script.facts.can:
         return ask(draw, script)
-    prompt = _prompt(draw, script)
-    free = script.step("send", script.name("free"), prompt=prompt, max_tokens=script.reply(3))
+    prompt = drawn.prompt(draw, script)
+    free = script.step("send", script.name("free"), prompt=prompt, max_tokens=16)
+    script.must("logprobs_true", of=free)
     script.idle()
     sampling = {"stop": [{"reply_of": free, "token": draw(st.integers(0, 1))}]}
     stopped = script.step("send", script.name("stopped"), prompt=prompt, max_tokens=script.reply(3),
@@ -262,11 +174,12 @@ def stop(draw: Draw, script: Script) -> None:
 def talk(draw: Draw, script: Script) -> None:
     """A conversation: each turn goes on from the reply of the last one."""
     chat: Json = {"chat": True} if script.facts.renders and draw(st.booleans()) else {}
-    name = script.step("turns", script.name("turns"), count=draw(st.integers(2, 3)), opening=[_text(draw, script)],
-                       each=[{"unique": draw(_TAIL)}], max_tokens=script.reply(draw(st.integers(1, 3))),
+    name = script.step("turns", script.name("turns"), count=draw(st.integers(2, 3)),
+                       opening=[drawn.text(draw, script)],
+                       each=[{"unique": draw(drawn.TAIL)}], max_tokens=script.reply(draw(st.integers(1, 3))),
                        **chat)  # fmt: skip
     script.must("counted", of=name)
-    script.must("same_as_solo", of=name, **script._grade())
+    script.must("same_as_solo", of=name, **script.grade())
     if script.roomy and script.shares:
         script.must("turns_adopt", of=name)
     script.idle()
@@ -276,7 +189,7 @@ def declined(draw: Draw, script: Script) -> None:
     """A request that cannot be served from stored rows, between two that can."""
     if "prompt_logprobs" not in script.facts.can or not (script.roomy and script.shares):
         return ask(draw, script)
-    prompt = [_text(draw, script), _tail(draw)]
+    prompt = [drawn.text(draw, script), drawn.tail(draw)]
     script.step("send", script.name("seed"), prompt=prompt, max_tokens=script.reply(1))
     since = script.mark()
     name = script.step("send", script.name("declined"), prompt=prompt, max_tokens=script.reply(1),
@@ -292,7 +205,7 @@ def count(draw: Draw, script: Script) -> None:
     """One prompt that is stored, asked for in different ways."""
     if not (script.roomy and script.shares):
         return ask(draw, script)
-    prompt = [_text(draw, script), _tail(draw)]
+    prompt = [drawn.text(draw, script), drawn.tail(draw)]
     tokens = script.reply(draw(st.integers(1, 2)))
     script.step("send", script.name("seed"), prompt=prompt, max_tokens=tokens)
     script.idle()
@@ -305,6 +218,19 @@ def count(draw: Draw, script: Script) -> None:
     return None
 
 
+def refuse(draw: Draw, script: Script) -> None:
+    """A hit, a miss, and a request that is refused: each is counted once."""
+    if script.facts.how != "engine":
+        return ask(draw, script)
+    prompt = [drawn.text(draw, script), drawn.tail(draw)]
+    script.step("send", script.name("cold"), prompt=prompt, max_tokens=script.reply(1))
+    script.idle()
+    script.step("send", script.name("warm"), prompt=prompt, max_tokens=script.reply(1))
+    script.step("send", script.name("refused"), prompt=prompt, sampling={"n": 64})
+    script.idle()
+    return None
+
+
 def fail(draw: Draw, script: Script) -> None:
     """A forward that fails, and the same requests once more."""
     if not script.facts.has_test:
@@ -312,17 +238,21 @@ def fail(draw: Draw, script: Script) -> None:
     forward = draw(st.sampled_from(("prefill", "decode")))
     count = draw(st.integers(1, 3))
     before = script.mark()
-    script.step("fail", script.name("fail"), forward=forward,
-                after=draw(st.integers(0, count - 1 if forward == "prefill" else 1)))
+    script.step(
+        "fail",
+        script.name("fail"),
+        forward=forward,
+        after=draw(st.integers(0, count - 1 if forward == "prefill" else 1)),
+    )
     struck = script.name("struck")
     name = script.step("start", struck, requests=count, salt=struck, max_tokens=script.reply(4),
-                       prompt=[{"unique": script.length(2), "seed": draw(_SEED)}])  # fmt: skip
+                       prompt=[{"unique": script.length(2), "seed": draw(drawn.SEED)}])  # fmt: skip
     script.steps.append({"join": name})
     after = script.mark()
     again = script.step("repeat", script.name("again"), of=name)
     at_most = 1 if forward == "prefill" else count
     script.must("contained", of=name, again=again, before=before, after=after, at_most=at_most,
-                **({"written": 1} if forward == "decode" else {}))  # fmt: skip
+                written=int(forward == "decode"))  # fmt: skip
     script.is_whole = False
     return None
 
@@ -336,32 +266,55 @@ def reset(draw: Draw, script: Script) -> None:
 
 
 def traffic(draw: Draw, script: Script) -> None:
-    """Strangers: a few short prompts, or as many as the pool holds where it is small."""
+    """Strangers: a few short prompts, or as many as the pool holds where it is small; then an old friend."""
     if not script.roomy:
         name = script.step("churn", script.name("churn"), pools=draw(st.sampled_from((1.0, 0.5))))
         script.must("index_bounded", of=name, pools=0.1)
         return
-    script.step("series", script.name("strangers"), requests=draw(st.integers(1, 9)), salt="private",
+    script.step("series", script.name("strangers"), requests=draw(st.sampled_from((2, 9))), salt="private",
                 prompt=[{"unique": 2, "seed": 9}], max_tokens=1)  # fmt: skip
+    if script.again:
+        _sent_again(script, draw(st.sampled_from(script.again)))
+
+
+def stranger(draw: Draw, script: Script) -> None:
+    """A stored prompt under another identity, and once more under that one."""
+    adapters = script.facts.adapters
+    pairs: list[tuple[Json, Json, str]] = [({}, {"salt": "other"}, "key/1")] if script.facts.has_salt else []
+    pairs += [({}, {"adapter": name}, "key/1") for name in adapters[:1]]
+    if pairs and adapters and script.facts.has_salt:
+        pairs.append(({"adapter": adapters[0], "salt": "none"}, {"salt": f"adapter:{adapters[0]}"}, "key/7"))
+    if not (pairs and script.roomy and script.shares):
+        return ask(draw, script)
+    first, second, requirement = draw(st.sampled_from(pairs))
+    said = {"prompt": [drawn.text(draw, script), drawn.tail(draw)], "max_tokens": script.reply(2)}
+    stored = script.step("send", script.name("stored"), **said, **first)
+    script.idle()
+    name = script.step("send", script.name("stranger"), **said, **second)
+    script.idle()
+    again = script.step("send", script.name("again"), **said, **second)
+    script.must("own_match", requirement, of=name, positive=again, stored=stored)
+    return None
 
 
 def queue(draw: Draw, script: Script) -> None:
     """The pool is full: a request waits for one that evicts what it had matched."""
     if script.profile != "tight" or not script.facts.has_test:
         return ask(draw, script)
-    prompt: list[Any] = [_text(draw, script), {"unique": 16, "seed": 1}]
+    prompt: list[Any] = [drawn.text(draw, script), {"unique": 16, "seed": 1}]
     script.step("send", script.name("seed"), prompt=prompt, max_tokens=1)
     since = script.mark()
     script.steps.append({"hold": "prefilling", "after": 1})
-    free = draw(st.integers(3, 8))
-    hog = script.step("start", script.name("hog"), prompt=[{"unique": f"pool-{free}B", "seed": 1}], salt="private",
+    free = draw(st.sampled_from((2, 3, 4)))
+    hog = script.step("start", script.name("hog"), salt="private",
+                      prompt=[{"unique": f"pool-{free}B", "seed": 1}],
                       max_tokens=draw(st.sampled_from((1, 33))))  # fmt: skip
     script.steps.append({"when": {"request": hog, "phase": "prefilling", "fraction": 0.05}})
     queued = script.step("start", script.name("queued"), prompt=prompt, max_tokens=2)
     script.steps += [{"hold": "off"}, {"join": hog}, {"join": queued}]
     until = script.mark()
     script.must("queued_truly", of=queued, since=since, until=until)
-    script.must("same_as_solo", of=queued, **script._grade())
+    script.must("same_as_solo", of=queued, **script.grade())
     return None
 
 
@@ -370,14 +323,16 @@ def overflow(draw: Draw, script: Script) -> None:
     if script.profile != "overcommit":
         return ask(draw, script)
     name = script.step("burst", script.name("growing"), requests=2, max_tokens=draw(st.integers(36, 40)),
-                       prompt=[{"unique": "pool/2-B-1", "seed": draw(_SEED)}])  # fmt: skip
+                       prompt=[{"unique": "pool/2-B-1", "seed": draw(drawn.SEED)}])  # fmt: skip
     script.must("counted", of=name)
-    script.must("same_as_solo", of=name, **script._grade())
+    if draw(st.booleans()):
+        script.must("same_as_solo", of=name, **script.grade())
     return None
 
 
 _ANYWHERE: tuple[Move, ...] = (
-    ask, repeat, ask, stored, repeat, leave, talk, stop, declined, count, traffic, fail, retry, reset, stop_work,
+    ask, repeat, ask, stored, repeat, leave, talk, stop, declined, count, traffic, stranger, fail, refuse,
+    retry, reset, stop_work,
 )  # fmt: skip
 MOVES: dict[str, tuple[Move, ...]] = {
     "default": _ANYWHERE,
@@ -386,7 +341,7 @@ MOVES: dict[str, tuple[Move, ...]] = {
     "overcommit": (overflow, ask, repeat),
 }
 """What is done in each launch profile; one that the target lacks is never drawn."""
-_OFTEN = ("default",) * 5 + ("tight", "collide", "tight", "overcommit")
+_OFTEN = ("default",) * 6 + ("tight", "collide", "tight", "overcommit")
 
 
 _NEEDS: dict[Move, str] = {leave: "disconnect", stop_work: "disconnect", retry: "disconnect", reset: "reset"}

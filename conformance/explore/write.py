@@ -75,7 +75,9 @@ def pruned(data: Json, accusers: Judged) -> Json:
     expect = [e for e in data["expect"] if next((j, a.get("id", j)) for j, a in e.items()) in ids]
     named = set(_words(expect))
     steps = [step for step in data["steps"] if "mark" not in step or step["mark"] in named]
-    steps = [step for i, step in enumerate(steps) if i == 0 or step != {"wait": "idle"} or steps[i - 1] != step]
+    steps = [
+        step for i, step in enumerate(steps) if i == 0 or step != {"wait": "idle"} or steps[i - 1] != step
+    ]
     return {**data, "proves": requirements(expect), "steps": steps, "expect": expect}
 
 
@@ -108,5 +110,6 @@ def written(folder: Path, failure: Failure, about: Sequence[str]) -> Path:
 
 def _said(failure: Failure) -> Iterator[str]:
     for expect, verdict in failure.accusers:
-        said = f"{expect.judge} ({verdict.requirement}) said {verdict.status}: {verdict.witness or verdict.reason}"
+        why = verdict.witness or verdict.reason
+        said = f"{expect.judge} ({verdict.requirement}) said {verdict.status}: {why}"
         yield from textwrap.wrap(said, _WIDTH - 2)
