@@ -20,6 +20,7 @@ from conformance.values import CHECKS, words_of
 
 if TYPE_CHECKING:
     from conformance.baseline import Comparison
+    from conformance.exploring import Hunting
     from conformance.plan import Scale
     from conformance.session import Options
     from conformance.target import TargetOptions
@@ -37,6 +38,13 @@ _VALUES = {
     "engine-args": ("STR", "more flags for the bundled engine"),
     "fault": ("NAME", "start the bundled engine with this fault"),
     "faults": ("NAME", "run faults, `all` or one by name, against the specs that must catch them"),
+    "explore": (
+        "N",
+        "instead of the specs: make up N workloads at random, and write one that fails as a spec",
+    ),
+    "explore-seed": ("N", "seed of what is made up (default 0)"),
+    "explore-seconds": ("S", "stop making up after so many seconds (default 600; 60 for a numeric fault)"),
+    "explore-fault": ("NAME", "faults that must be found by that, `all` or by name, on the bundled engine"),
     "history": ("FILE", "write the history there (default: .conformance/history-<UTC time>.jsonl)"),
     "specs": ("DIR", "run the specs of this folder of yours as well, with `pytest conformance/`"),
     "report-json": ("FILE", "write the verdicts with their evidence there, as one JSON document"),
@@ -75,11 +83,14 @@ _EXPECTED = {
     "PID": "a process id",
     "S": "a number of seconds",
     "GAP": "a number",
+    "N": "a number",
     "LIST": "words with a comma between",
 }
 
 _FOREIGN = ("margin", "model", "header", "cacert", "insecure")
 """What means nothing for the bundled engine."""
+
+_EXPLORE = ("explore", "explore-seed", "explore-seconds", "explore-fault")
 
 _MAY_BE_EMPTY = ("engine-args", "allow")
 """No flags and no permissions are what an empty value says; elsewhere it is a variable that nobody set."""
@@ -139,6 +150,7 @@ def refuse_nonsense(config: pytest.Config) -> None:
         _refuse_beside_faults(config, targets)
     elif alone := next((name for name in ("cross", "report-kills") if option(config, name)), None):
         raise pytest.UsageError(f"--{alone} is for a run with faults: say --faults all, or one by name, too")
+    _refuse_beside_explore(config, targets)
     if is_spread(config) and (dist := config.getoption("dist")) not in ("load", "loadgroup"):
         raise pytest.UsageError(
             f"--dist {dist}: a workload stays on one worker, as with plain -n; leave it out"
@@ -203,6 +215,45 @@ def _refuse_beside_faults(config: pytest.Config, targets: list[str]) -> None:
         other = targets[0] if targets else "--fault"
         raise pytest.UsageError(f"--faults runs on the bundled engine, with and without each: drop {other}")
     choose(option(config, "faults"))
+
+
+def _refuse_beside_explore(config: pytest.Config, targets: list[str]) -> None:
+    parts = [name for name in _EXPLORE[1:] if option(config, name)]
+    if not option(config, "explore"):
+        if parts:
+            raise pytest.UsageError(f"--{parts[0]} says how to explore: say --explore N too")
+        return
+    others = [name for name in ("replay", "faults", "fault", "dry-run") if option(config, name)]
+    if others:
+        raise pytest.UsageError(f"--explore makes up workloads of its own: drop --{others[0]}")
+    if targets and option(config, "explore-fault"):
+        raise pytest.UsageError(f"--explore-fault is for the bundled engine, not for {targets[0]}")
+    hunting_of(config)
+
+
+def hunting_of(config: pytest.Config) -> Hunting:
+    """What `--explore` asks for."""
+    from conformance.exploring import Hunting
+    from conformance.faults import choose
+
+    faults = option(config, "explore-fault")
+    passed = ("endpoint", "serve", "model", "allow", "header", "cacert", "request-timeout")
+    target = [word for name in passed if (said := option(config, name)) for word in (f"--{name}", str(said))]
+    return Hunting(
+        examples=_whole(config, "explore", least=1),
+        seed=_whole(config, "explore-seed", least=0) if option(config, "explore-seed") else 0,
+        seconds=_positive(config, "explore-seconds", "a number of seconds"),
+        faults=tuple(choose(faults)) if faults else (),
+        target=(*target, *(("--insecure",) if option(config, "insecure") else ())),
+        engine_args=_engine_args(config),
+    )
+
+
+def _whole(config: pytest.Config, name: str, least: int) -> int:
+    given = option(config, name)
+    if not given.isdecimal() or int(given) < least:
+        raise pytest.UsageError(f"--{name} {given}: a whole number from {least} on")
+    return int(given)
 
 
 def _is_updating(config: pytest.Config) -> bool:

@@ -24,6 +24,7 @@ from conformance.options import (
     add_options,
     describe,
     how_of,
+    hunting_of,
     is_asked_for,
     is_spread,
     option,
@@ -316,6 +317,10 @@ def _use(config: pytest.Config) -> None:
         config.stash[KNOWN] = _known(config)
         config.stash[_SESSIONS] = config.stash[SESSIONS] = _sessions(config)
         config.stash[SESSION] = next(iter(config.stash[_SESSIONS].values()))
+        if option(config, "explore"):
+            from conformance.exploring import HUNT
+
+            config.stash[HUNT] = hunting_of(config)
         if option(config, "faults"):
             from conformance.faults import RUN, FaultRun, choose
 
@@ -381,5 +386,6 @@ def _session(config: pytest.Config, options: Options, archives: list[Archive]) -
 def _is_whole(config: pytest.Config) -> bool:
     """Whether this run was meant to see the whole suite, or the whole quick set."""
     of_suite = any(Path(arg).resolve() in (_HERE, _HERE / "test_specs.py") for arg in config.args)
-    part = config.option.keyword or config.option.markexpr not in ("", "quick") or option(config, "faults")
-    return of_suite and not part
+    part = config.option.keyword or config.option.markexpr not in ("", "quick")
+    other = option(config, "faults") or option(config, "explore")
+    return of_suite and not part and not other
