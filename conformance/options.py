@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 
-from conformance.values import CHECKS, words_of
+from conformance.values import words_of
 
 if TYPE_CHECKING:
     from conformance.baseline import Comparison
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _OPTIONS: pytest.StashKey[Options] = pytest.StashKey()
 
-_VALUES = {
+VALUES = {
     "endpoint": ("URL", "test the OpenAI-compatible server at URL"),
     "serve": ("CMD", 'start a server with CMD, which holds {port}: --serve "mlx_lm.server --port {port}"'),
     "replay": (
@@ -74,7 +74,7 @@ _VALUES = {
     "min-judged": ("LIST", "requirements that must have been judged (default adopt/1,out/1,count/1)"),
 }
 
-_EXPECTED = {
+EXPECTED = {
     "URL": "a URL",
     "CMD": "a command that holds {port}",
     "FILE": "a file",
@@ -87,15 +87,7 @@ _EXPECTED = {
     "LIST": "words with a comma between",
 }
 
-_FOREIGN = ("margin", "model", "header", "cacert", "insecure")
-"""What means nothing for the bundled engine."""
-
-_EXPLORE = ("explore", "explore-seed", "explore-seconds", "explore-fault")
-
-_MAY_BE_EMPTY = ("engine-args", "allow")
-"""No flags and no permissions are what an empty value says; elsewhere it is a variable that nobody set."""
-
-_MANY = ("replay", "specs")
+MANY = ("replay", "specs")
 """May be given several times; their variables hold paths as PATH does, with `:` between."""
 
 _FLAGS = {
@@ -111,16 +103,14 @@ _FLAGS = {
 def add_options(parser: pytest.Parser) -> None:
     """The titled group in `--help`; every option is also an environment variable."""
     group = parser.getgroup("conformance", "prefix-cache conformance (each also as CONFORMANCE_<NAME>)")
-    for name, (metavar, text) in _VALUES.items():
-        action = "append" if name in _MANY else "store"
-        group.addoption(
-            f"--{name}", dest=_dest(name), metavar=metavar, default=None, help=text, action=action
-        )
+    for name, (metavar, text) in VALUES.items():
+        action = "append" if name in MANY else "store"
+        group.addoption(f"--{name}", dest=dest(name), metavar=metavar, default=None, help=text, action=action)
     for name, text in _FLAGS.items():
-        group.addoption(f"--{name}", dest=_dest(name), action="store_true", default=None, help=text)
+        group.addoption(f"--{name}", dest=dest(name), action="store_true", default=None, help=text)
     group.addoption(
         "--scale",
-        dest=_dest("scale"),
+        dest=dest("scale"),
         choices=("full", "ci"),
         default=None,
         help="shared prefix of about 3,700 tokens, or 570 and short waits (default full; ci with -m quick)",
@@ -132,103 +122,16 @@ def is_spread(config: pytest.Config) -> bool:
     return config.getoption("dist", "no") != "no" and is_asked_for(config)
 
 
-def refuse_nonsense(config: pytest.Config) -> None:
-    """Raise UsageError for options that exclude each other or mean nothing."""
-    _refuse_empty(config)
-    targets = _targets(config)
-    if len(targets) > 1:
-        raise pytest.UsageError(f"{' and '.join(targets)}: one run has one target")
-    if not targets and (name := next((n for n in _FOREIGN if option(config, n)), None)):
-        raise pytest.UsageError(f"--{name} is for a server of yours: say --endpoint URL or --serve CMD too")
-    if targets and (extra := [name for name in ("fault", "engine-args") if option(config, name)]):
-        raise pytest.UsageError(f"--{extra[0]} is for the bundled engine, not for {targets[0]}")
-    if targets and _is_updating(config) and not option(config, "golden"):
-        raise pytest.UsageError(
-            f"--snapshot-update with {targets[0]} needs --golden NAME: whose outputs are they?"
-        )
-    if option(config, "faults"):
-        _refuse_beside_faults(config, targets)
-    elif alone := next((name for name in ("cross", "report-kills") if option(config, name)), None):
-        raise pytest.UsageError(f"--{alone} is for a run with faults: say --faults all, or one by name, too")
-    _refuse_beside_explore(config, targets)
-    if is_spread(config) and (dist := config.getoption("dist")) not in ("load", "loadgroup"):
-        raise pytest.UsageError(
-            f"--dist {dist}: a workload stays on one worker, as with plain -n; leave it out"
-        )
-    if option(config, "dry-run"):
-        _refuse_beside_dry_run(config)
-    if option(config, "insecure") and option(config, "cacert"):
-        raise pytest.UsageError("--insecure and --cacert: either nothing is checked or that file is trusted")
-    _refuse_memory(config, targets)
-    for read in (_baseline, _scale, _seconds, _margin, _engine_args, _allowed, _headers):
-        read(config)
-    for name, check in CHECKS.items():
-        for value in map(str, paths_of(config, name)) if name in _MANY else [option(config, name)]:
-            if value:
-                check(value)
-
-
-def _refuse_memory(config: pytest.Config, targets: list[str]) -> None:
-    """Raise UsageError for options about footprints where none can be read, or none is compared."""
-    if option(config, "pid") and targets != ["--endpoint"]:
-        raise pytest.UsageError("--pid is for --endpoint URL: what is started here is known")
-    if option(config, "baseline-any-machine") and not option(config, "baseline"):
-        raise pytest.UsageError("--baseline-any-machine: with which baseline? Say --baseline NAME too")
-    if option(config, "record-baseline"):
-        others = [
-            name for name in ("endpoint", "replay", "faults", "baseline", "dry-run") if option(config, name)
-        ]
-        if others or is_spread(config):
-            raise pytest.UsageError(
-                "--record-baseline starts a process for each scenario and does nothing else: drop "
-                + (f"--{others[0]}" if others else "-n")
-            )
-
-
 def runs_no_items(config: pytest.Config) -> bool:
     """Whether something else is done with what was collected than to judge it."""
     others = option(config, "dry-run") or option(config, "record-baseline")
     return bool(config.option.collectonly or others)
 
 
-def _refuse_empty(config: pytest.Config) -> None:
-    """An empty value is a variable that nobody set; to go on without would test the wrong thing."""
-    wanted = {name: _EXPECTED.get(metavar, "") for name, (metavar, _) in _VALUES.items()}
-    for name, expected in {**wanted, "scale": "full or ci"}.items():
-        given = config.getoption(_dest(name))
-        said = [(f"--{name}", value) for value in (given if isinstance(given, list) else [given])]
-        for where, value in [*said, (_variable(name), os.environ.get(_variable(name)))]:
-            if name not in _MAY_BE_EMPTY and value is not None and not value.strip():
-                raise pytest.UsageError(f"{where}: empty; expected {expected}")
-
-
-def _refuse_beside_dry_run(config: pytest.Config) -> None:
-    others = [name for name in ("replay", "faults", "fault") if option(config, name)]
-    if others or is_spread(config):
-        raise pytest.UsageError(f"--dry-run runs nothing: drop {f'--{others[0]}' if others else '-n'}")
-
-
-def _refuse_beside_faults(config: pytest.Config, targets: list[str]) -> None:
-    from conformance.faults import choose
-
-    if targets or option(config, "fault"):
-        other = targets[0] if targets else "--fault"
-        raise pytest.UsageError(f"--faults runs on the bundled engine, with and without each: drop {other}")
-    choose(option(config, "faults"))
-
-
-def _refuse_beside_explore(config: pytest.Config, targets: list[str]) -> None:
-    parts = [name for name in _EXPLORE[1:] if option(config, name)]
-    if not option(config, "explore"):
-        if parts:
-            raise pytest.UsageError(f"--{parts[0]} says how to explore: say --explore N too")
-        return
-    others = [name for name in ("replay", "faults", "fault", "dry-run") if option(config, name)]
-    if others:
-        raise pytest.UsageError(f"--explore makes up workloads of its own: drop --{others[0]}")
-    if targets and option(config, "explore-fault"):
-        raise pytest.UsageError(f"--explore-fault is for the bundled engine, not for {targets[0]}")
-    hunting_of(config)
+def read_all(config: pytest.Config) -> None:
+    """Read whatever has a form of its own; raises UsageError for what has not."""
+    for read in (_baseline, _scale, _seconds, _margin, _engine_args, _allowed, _headers):
+        read(config)
 
 
 def hunting_of(config: pytest.Config) -> Hunting:
@@ -256,7 +159,7 @@ def _whole(config: pytest.Config, name: str, least: int) -> int:
     return int(given)
 
 
-def _is_updating(config: pytest.Config) -> bool:
+def is_updating(config: pytest.Config) -> bool:
     updating = ("update_snapshots", "update_new_snapshots_only")
     return any(config.getoption(name, False) for name in updating)
 
@@ -277,7 +180,7 @@ def _stranger(name: str) -> str:
 
 
 def variables() -> list[str]:
-    return [*map(_variable, (*_VALUES, *_FLAGS, "scale")), "CONFORMANCE_API_KEY"]
+    return [*map(variable, (*VALUES, *_FLAGS, "scale")), "CONFORMANCE_API_KEY"]
 
 
 def options_of(config: pytest.Config) -> Options:
@@ -347,14 +250,14 @@ def target_of(config: pytest.Config, progress: Callable[[str], None]) -> TargetO
 
 
 def how_of(config: pytest.Config) -> Literal["engine", "serve", "endpoint", "replay"]:
-    targets = _targets(config)
+    targets = targets_of(config)
     return cast(Any, targets[0].removeprefix("--")) if targets else "engine"
 
 
-def _targets(config: pytest.Config) -> list[str]:
+def targets_of(config: pytest.Config) -> list[str]:
     """Options that name a target; those of the command line before those of the environment."""
     names = ("endpoint", "serve", "replay")
-    given = [f"--{name}" for name in names if config.getoption(_dest(name))]
+    given = [f"--{name}" for name in names if config.getoption(dest(name))]
     return given or [f"--{name}" for name in names if option(config, name)]
 
 
@@ -416,7 +319,7 @@ def _engine_args(config: pytest.Config) -> tuple[str, ...]:
 
 def option(config: pytest.Config, name: str) -> Any:
     """The option's value, or that of its environment variable."""
-    return config.getoption(_dest(name)) or os.environ.get(_variable(name)) or None
+    return config.getoption(dest(name)) or os.environ.get(variable(name)) or None
 
 
 def paths_of(config: pytest.Config, name: str) -> tuple[Path, ...]:
@@ -426,11 +329,11 @@ def paths_of(config: pytest.Config, name: str) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(Path(word) for word in words))
 
 
-def _variable(name: str) -> str:
-    return _dest(name).upper()
+def variable(name: str) -> str:
+    return dest(name).upper()
 
 
-def _dest(name: str) -> str:
+def dest(name: str) -> str:
     return "conformance_" + name.replace("-", "_")
 
 

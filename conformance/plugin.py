@@ -29,11 +29,11 @@ from conformance.options import (
     is_spread,
     option,
     options_of,
-    refuse_nonsense,
     runs_no_items,
     stranger_lines,
     target_of,
 )
+from conformance.refusals import refuse_nonsense
 from conformance.report.progress import Announcer
 from conformance.values import words_of
 
