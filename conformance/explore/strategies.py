@@ -135,7 +135,6 @@ def leave(draw: Draw, script: Script) -> None:
                 max_tokens=script.reply(12), each=entries)  # fmt: skip
     script.is_whole = False
     script.general(stay, 1)
-    script.must("survivors", of=stay, left=left)
     script.idle()
 
 
