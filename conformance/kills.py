@@ -174,5 +174,24 @@ def _requirement_rows(found: Sequence[Mutant]) -> list[list[str]]:
     return [[id_, ", ".join(f"`{name}`" for name in names) or "none"] for id_, names in killing.items()]
 
 
+def cells(runs: Iterable[Run]) -> str:
+    """Every cell, mutants by requirements, as a Markdown table; a fail outside a mutant's class is small."""
+    found = mutants(runs)
+    judged = [id_ for id_ in REQUIREMENTS if any(id_ in mutant.cells() for mutant in found)]
+    rows = [[f"`{m.name}`", *(_letter(m, id_) for id_ in judged)] for m in found]
+    return f"{_LEGEND}\n{_table(('mutant', *judged), rows)}"
+
+
+_LEGEND = """K killed by a requirement that its class breaks, k failed by another one, s survived, e error,
+v vacuous.
+"""
+
+
+def _letter(mutant: Mutant, requirement: str) -> str:
+    fate = mutant.cells().get(requirement)
+    letter = "" if fate is None else str(fate)[0]
+    return letter.upper() if fate is Fate.KILLED and requirement in mutant.breaks else letter
+
+
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ["---"] * len(head), *rows))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from engine.adapters import Adapters, adapters_for
 from engine.config import EngineConfig
@@ -25,7 +26,8 @@ from engine.tokenizer import Tokenizer
 class Parts:
     """What an engine is made of; `engine.faults` names replacements.
 
-    `model` and `tokenizer` turn what was loaded into what runs.
+    `model` and `tokenizer` turn what was loaded into what runs, `reply` the type of a reply's bodies
+    (`engine.replies`) into the one that is built; only the server uses that.
     """
 
     model: Callable[[Runner], Runner] = lambda runner: runner
@@ -34,6 +36,7 @@ class Parts:
     dense: type[DenseStorage] = DenseStorage
     sampler: type[Sampler] = Sampler
     scheduler: type[Scheduler] = Scheduler
+    reply: Callable[[type[Any]], type[Any]] = lambda kind: kind
 
 
 @dataclass(frozen=True)

@@ -266,12 +266,13 @@ def bind(config: EngineConfig) -> socket.socket:
 def _serve_on(listener: socket.socket, config: EngineConfig, verbose: bool) -> int:
     from engine.testmode import worker_for  # brings in MLX, so only now
 
-    worker = worker_for(config, _parts(config.fault))
+    parts = _parts(config.fault)
+    worker = worker_for(config, parts)
     _start(worker)
     try:
         from engine.server import create_app, run
 
-        run(create_app(worker, config), listener, worker, drain=config.drain, verbose=verbose)
+        run(create_app(worker, config, parts.reply), listener, worker, drain=config.drain, verbose=verbose)
     finally:
         worker.stop()
     return 0

@@ -64,11 +64,16 @@ GRACE_SECONDS = 2
 DRAIN_CHECK_SECONDS = 0.05
 KEEP_ALIVE_SECONDS = 120
 
+ReplyPart = Callable[[type[Reply]], type[Reply]]
 
-def create_app(worker: WorkerLike, config: EngineConfig) -> FastAPI:
-    """The application around a started worker. Test routes exist only where config.test_mode is set."""
+
+def create_app(worker: WorkerLike, config: EngineConfig, reply: ReplyPart = lambda kind: kind) -> FastAPI:
+    """The application around a started worker. Test routes exist only where config.test_mode is set.
+
+    `reply` turns the type of a reply into the one that is built (`build.Parts`).
+    """
     app = FastAPI(title=NAME, version=engine.__version__, openapi_url=None)
-    routes = Routes(worker, config)
+    routes = Routes(worker, config, reply)
     for method, path, handler in routes.table(config.test_mode):
         app.add_api_route(path, handler, methods=[method], response_model=None)
     app.add_exception_handler(ApiError, _api_error)
@@ -129,8 +134,8 @@ def fingerprint(config: EngineConfig) -> str:
 class Routes:
     """One handler per route."""
 
-    def __init__(self, worker: WorkerLike, config: EngineConfig) -> None:
-        self._worker = worker
+    def __init__(self, worker: WorkerLike, config: EngineConfig, reply: ReplyPart) -> None:
+        self._worker, self._reply = worker, reply
         self._pool_tokens = config.blocks * config.block_size
         self._fingerprint = fingerprint(config)
         self._document = openapi.document(NAME, [route[:2] for route in self.table(config.test_mode)])
@@ -190,7 +195,7 @@ class Routes:
     ) -> Response:
         adapter = self._adapter(body.model)
         wants = body.wants(params.logprobs)
-        reply = kind(
+        reply = self._reply(kind)(
             id=f"{'chatcmpl' if kind is ChatReply else 'cmpl'}-{uuid.uuid4().hex}",
             model=body.model or self._worker.model_name,
             codec=self._worker.tokenizer,

@@ -23,6 +23,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="what --report-kills wrote; the later counts"
     )
+    parser.add_argument("--cells", action="store_true", help="every cell, also those outside a fault's class")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write it there instead")
     parser.set_defaults(run=run)
 
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         except (OSError, ValueError) as error:
             print(f"{path}: cannot be read: {_why(error)}", file=sys.stderr)
             return 1
-    return _put(kills.markdown(runs), args.write)
+    return _put((kills.cells if args.cells else kills.markdown)(runs), args.write)
 
 
 def _why(error: OSError | ValueError) -> str:

@@ -5,10 +5,14 @@ Knows the seams of `build.Parts`. Does not know specs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Rows
+from dataclasses import replace
 from typing import Any
 
+from engine.api import Json
 from engine.faults.registry import fault
 from engine.index import Entry
+from engine.replies import Choice, Usage
 from engine.scheduler import Live, Scheduler
 from engine.sequence import Sequence
 from engine.storage import PagedStorage
@@ -103,3 +107,12 @@ class LedgerForgetsValues(PagedStorage):
     def stats(self) -> dict[str, Any]:
         shown = super().stats()
         return shown | {"paged_bytes_in_use": shown["paged_bytes_in_use"] // 2}
+
+
+@fault("no_cached_count_when_whole", "C10", "count/2", seam="reply")
+class NoCachedCountWhenWhole:
+    """A reply that is not streamed says that nothing was cached, where a stream of its prompt tells."""
+
+    def whole(self, choices: Rows[Choice], usage: Usage) -> Json:
+        body: Json = super().whole(choices, replace(usage, cached=0))  # type: ignore[misc]
+        return body

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from engine.faults.registry import fault
+from engine.faults.surgery import blank
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
-from engine.storage import PagedStorage, Storage
+from engine.storage import PagedStorage
 
 
 @fault("leak_ref_on_abort", "C03", "life/1 life/2", seam="scheduler")
@@ -73,18 +74,9 @@ class WipeOnAbort(Scheduler):
 
     def cancel(self, request_id: str) -> None:
         for seq in [seq for seq in self.running if seq.request.id == request_id]:
-            _wipe(self.storage, seq)
+            assert isinstance(self.storage, PagedStorage)
+            blank(self.storage, seq.table)
         super().cancel(request_id)
-
-
-def _wipe(storage: Storage, seq: Sequence) -> None:
-    assert isinstance(storage, PagedStorage)
-    store = storage.store
-    for layer in range(store.shape.layers):
-        k, v = store.rows(layer, seq.table)
-        for at, block in enumerate(seq.table):
-            store.put(layer, block, 0, -k[at], -v[at])
-    store.settle()
 
 
 @fault("leak_ref_before_first_token", "C03", "life/1", seam="scheduler")

@@ -50,12 +50,22 @@ def fault(
         if name in FAULTS:
             raise ValueError(f"two faults are called {name}")
         symptom = " ".join((kind.__doc__ or "").split())
-        override: Any = (lambda loaded: _mutated(loaded, kind)) if seam in _LOADED else kind
-        parts = replace(Parts(), **{seam: override})
+        parts = replace(Parts(), **{seam: _override(seam, kind)})
         FAULTS[name] = Fault(name, bug_class, symptom, tuple(breaks.split()), parts, needs)
         return kind
 
     return register
+
+
+def _override(seam: str, kind: type[Any]) -> Any:
+    if seam in _LOADED:
+        return lambda loaded: _mutated(loaded, kind)
+    return (lambda reply: _before(kind, reply)) if seam == "reply" else kind
+
+
+def _before(mixin: type[Any], kind: type[Any]) -> type[Any]:
+    """A type with a mixin's methods in front of its own."""
+    return type(mixin.__name__, (mixin, kind), {})
 
 
 _LOADED = ("model", "tokenizer")
@@ -64,7 +74,7 @@ _LOADED = ("model", "tokenizer")
 
 def _mutated(loaded: Any, mixin: type[Any]) -> Any:
     """The same loaded model or tokenizer with a mixin's methods in front of its own."""
-    loaded.__class__ = type(mixin.__name__, (mixin, type(loaded)), {})
+    loaded.__class__ = _before(mixin, type(loaded))
     return loaded
 
 

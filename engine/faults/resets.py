@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import mlx.core as mx
-
 from engine.faults.registry import fault
+from engine.faults.surgery import blank
 from engine.sequence import Sequence
 from engine.storage import PagedStorage
 
@@ -28,12 +27,7 @@ class ResetWipesRunning(PagedStorage):
 
     def reset(self) -> dict[str, Any]:
         done = super().reset()
-        held = sorted(self.pool.blocks())
-        for layer in range(self.store.shape.layers if held else 0):
-            k, v = self.store.rows(layer, held)
-            for at, block in enumerate(held):
-                self.store.put(layer, block, 0, mx.zeros_like(k[at]), mx.zeros_like(v[at]))
-        self.store.settle()
+        blank(self, sorted(self.pool.blocks()))
         return done
 
 

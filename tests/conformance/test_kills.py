@@ -110,6 +110,21 @@ def test_the_command_prints_unless_told_where(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out.startswith("# Kill matrix")
 
 
+def test_cells_show_what_every_requirement_made_of_a_mutant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = {"adopt/1": "vacuous", "store/2": "fail", "out/1": "fail", "out/2": "pass", "out/3": "timeout"}
+    other = run("lost", fate="survived", cells={"store/2": "pass"})
+    (tmp_path / "k.json").write_text(kills.as_json([run(cells=judged), other]))
+    assert main(["kills", str(tmp_path / "k.json"), "--cells"]) == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "| mutant | adopt/1 | store/2 | out/1 | out/2 | out/3 |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| `lost` |  | s |  |  |  |",
+        "| `trims` | v | K | k | s | e |",
+    ]
+
+
 @pytest.mark.parametrize("text", [None, "{}", "not json"])
 def test_the_command_says_which_file_it_cannot_read(
     text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]

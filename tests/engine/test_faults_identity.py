@@ -8,6 +8,7 @@ import pytest
 
 from engine.faults import parts_for
 from engine.messages import Adapter
+from engine.replies import CompletionReply, Usage
 from engine.testmode import FallibleRunner, rehearsing
 from tests.engine.rig import Client, Rig, expected
 
@@ -261,3 +262,11 @@ def test_the_ledger_of_bytes(name: str | None, share: int) -> None:
     one(engine, engine.prompt(PROMPT))
     seen = engine.paged.stats()
     assert seen["paged_bytes_in_use"] * share == seen["paged_blocks_live"] * seen["paged_block_bytes"] > 0
+
+
+@pytest.mark.parametrize(("name", "whole"), [(None, 16), ("no_cached_count_when_whole", 0)])
+def test_the_usage_of_a_whole_reply(name: str | None, whole: int) -> None:
+    kind = parts_for(name).reply(CompletionReply)
+    reply, usage = kind(id="r", model="m", codec=rig(None).engine.tokenizer), Usage(20, 1, 16)
+    told = [reply.whole([], usage), reply.tail(usage)]
+    assert [body["usage"]["prompt_tokens_details"]["cached_tokens"] for body in told] == [whole, 16]
