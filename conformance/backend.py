@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from conformance.dialect import DialectError
 from conformance.drive import Driver
+from conformance.fleet import Fleet, open_target
 from conformance.record import Recorder
-from conformance.target import Fleet, Target, TargetError, TargetOptions, open_target
+from conformance.target import Target, TargetError, TargetOptions
 
 
 class Backend:

@@ -18,6 +18,7 @@ import pytest
 import conformance
 from conformance import faults as fault_run
 from conformance.conclude import ItemFailure, conclude, failure_text, properties
+from conformance.exploring import HUNT, ExploreItem
 from conformance.faults import RUN, FaultItem, KnownFault
 from conformance.history import Workload
 from conformance.known import Known, find
@@ -52,6 +53,10 @@ class SpecModule(pytest.Module):
     """`conformance/test_specs.py`: stands for the shipped specs, so that `pytest conformance/` finds them."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        hunting = self.config.stash.get(HUNT, None)
+        if hunting is not None:
+            yield from ExploreItem.each(self, hunting)
+            return
         own = [path for folder in paths_of(self.config, "specs") for path in spec_files(folder)]
         files = [*spec_files(SPECS), *own]
         if not files:

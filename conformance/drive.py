@@ -64,6 +64,8 @@ class Driver:
     def run(self, plan: Plan) -> None:
         """All steps in order, as far as the server goes along."""
         self._plan = plan
+        with self._readings.footprint():
+            pass  # what the server holds before anything is asked of it
         try:
             if self._target.facts.has_reset:
                 # Else what earlier workloads left in the pool hides what this one adds to it.
@@ -236,10 +238,11 @@ class Driver:
     # Steps that send nothing
 
     def _wait(self, step: PlannedStep) -> Detail:
-        if step.wait == "idle":
-            return {"idle": self._target.idle(min(IDLE, self._target.options.timeout))}
-        time.sleep(step.wait or 0.0)
-        return {}
+        with self._readings.footprint():
+            if step.wait == "idle":
+                return {"idle": self._target.idle(min(IDLE, self._target.options.timeout))}
+            time.sleep(step.wait or 0.0)
+            return {}
 
     def _mark(self, step: PlannedStep) -> Detail:
         self._readings.mark(step.name)

@@ -1,19 +1,26 @@
 """How much memory a server's processes hold, in the unit that the operating system is honest about.
 
-Knows process trees, Linux PSS (shared pages divided among those who share them) and the macOS physical
-footprint. Does not know what the memory is used for. Foot/1 compares such figures of one machine only.
+Knows process trees, Linux PSS (shared pages divided among those who share them), the macOS physical
+footprint, and that memory on a GPU is another reading. Does not know what the memory is used for. Foot/1
+compares such figures of one machine only.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import psutil
 
+from conformance.nvml import device_memory
+
+_TREE_AGE = 1.0
+"""Seconds for which a process tree is taken to be as it was: to walk it costs more than to measure it."""
 _KIB = 1024
 _PROC = Path("/proc")
 
@@ -25,6 +32,37 @@ def tree(root: int) -> list[int]:
         return [root, *(child.pid for child in process.children(recursive=True))]
     except psutil.Error:
         return []
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Bytes held in process memory; those on a GPU apart, None where nothing tells of them."""
+
+    bytes: int
+    device: int | None = None
+
+
+class Meter:
+    """Reads the footprint of a process and its descendants, those that begin later included."""
+
+    def __init__(self, root: int) -> None:
+        self._root, self._pids, self._found = root, tree(root), time.monotonic()
+
+    def read(self) -> Reading | None:
+        """Now; None when all processes are gone."""
+        if time.monotonic() - self._found > _TREE_AGE:
+            self._pids, self._found = tree(self._root), time.monotonic()
+        total = measure(self._pids)
+        return Reading(total, device_memory(self._pids)) if total else None
+
+
+def unreadable(root: int) -> str | None:
+    """Why the footprint of a process cannot be read; None when it can."""
+    if not tree(root):
+        return f"there is no process {root} on this machine"
+    if not measure([root]):
+        return f"the memory of process {root} cannot be read: it belongs to another user"
+    return None
 
 
 def measure(pids: Iterable[int]) -> int:

@@ -205,6 +205,8 @@ class Memory(Record):
     arm: str
     step: str
     bytes: int
+    device: int | None = None
+    """Bytes on GPUs (NVML), where they are told; never part of `bytes`."""
 
 
 class Span(Record):
@@ -241,6 +243,8 @@ class Workload:
     """Why it was not run at all on this target."""
     cut: bool = False
     """The file ended before this workload did."""
+    baseline: dict[str, Any] | None = None
+    """The recorded footprints that the run was compared with (`baseline.py`)."""
 
     def of(self, step: str, arm: str = "main") -> list[Outcome]:
         """Outcomes of a step, or of the entries of a burst, by either name, in order of index."""

@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,14 +24,16 @@ from conformance.options import (
     add_options,
     describe,
     how_of,
+    hunting_of,
     is_asked_for,
     is_spread,
     option,
     options_of,
-    refuse_nonsense,
+    runs_no_items,
     stranger_lines,
     target_of,
 )
+from conformance.refusals import refuse_nonsense
 from conformance.report.progress import Announcer
 from conformance.values import words_of
 
@@ -173,17 +175,24 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """With --dry-run every case is rehearsed, and nothing else happens."""
-    runs = session.config.stash.get(_SESSIONS, None)
-    if runs is None or session.config.option.collectonly or not option(session.config, "dry-run"):
+    """With --dry-run cases are rehearsed, with --record-baseline measured, and nothing else happens."""
+    config = session.config
+    runs = config.stash.get(_SESSIONS, None)
+    if runs is None or config.option.collectonly or not runs_no_items(config):
         return None
-    from conformance.dryrun import rehearsed
-
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    for line in rehearsed(next(iter(runs.values())), session.items):
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    for line in _instead(config, next(iter(runs.values())), session.items):
         if reporter is not None:
             reporter.write_line(line)
     return True
+
+
+def _instead(config: pytest.Config, run: Session, items: Sequence[pytest.Item]) -> Iterable[str]:
+    from conformance.baselining import recorded
+    from conformance.dryrun import rehearsed
+
+    name = option(config, "record-baseline")
+    return recorded(run, items, name) if name else rehearsed(run, items)
 
 
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> str | None:
@@ -211,7 +220,7 @@ class Reporter:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A run that judged less than it should have is not green."""
-        if self._config.option.collectonly or option(self._config, "dry-run"):
+        if runs_no_items(self._config):
             return
         self._missing = self._not_judged()
         if self._missing and session.exitstatus == pytest.ExitCode.OK:
@@ -308,6 +317,10 @@ def _use(config: pytest.Config) -> None:
         config.stash[KNOWN] = _known(config)
         config.stash[_SESSIONS] = config.stash[SESSIONS] = _sessions(config)
         config.stash[SESSION] = next(iter(config.stash[_SESSIONS].values()))
+        if option(config, "explore"):
+            from conformance.exploring import HUNT
+
+            config.stash[HUNT] = hunting_of(config)
         if option(config, "faults"):
             from conformance.faults import RUN, FaultRun, choose
 
@@ -373,5 +386,6 @@ def _session(config: pytest.Config, options: Options, archives: list[Archive]) -
 def _is_whole(config: pytest.Config) -> bool:
     """Whether this run was meant to see the whole suite, or the whole quick set."""
     of_suite = any(Path(arg).resolve() in (_HERE, _HERE / "test_specs.py") for arg in config.args)
-    part = config.option.keyword or config.option.markexpr not in ("", "quick") or option(config, "faults")
-    return of_suite and not part
+    part = config.option.keyword or config.option.markexpr not in ("", "quick")
+    other = option(config, "faults") or option(config, "explore")
+    return of_suite and not part and not other

@@ -107,7 +107,7 @@ def _begin(seen: Recording, event: dict[str, Any]) -> None:
         raise ValueError(
             f"{name} occurs a second time; expected each case once, so replay the files one by one"
         )
-    seen.current = Workload(*key, facts=dict(seen.facts))
+    seen.current = Workload(*key, facts=dict(seen.facts), baseline=seen.header.get("baseline"))
     seen.workloads[key] = seen.current
     seen.digests[key] = event["digest"]
 
@@ -216,7 +216,7 @@ class Recorder:
         self._write({"event": "sample", "sample": sample.model_dump()})
 
     def memory(self, memory: Memory) -> None:
-        self._write({"event": "memory", "memory": memory.model_dump()})
+        self._write({"event": "memory", "memory": memory.model_dump(exclude_none=True)})
 
     def span(self, span: Span) -> None:
         self._write({"event": "span", "span": span.model_dump()})

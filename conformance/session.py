@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from conformance.archive import Archive
+from conformance.baseline import Comparison
 from conformance.check import references
 from conformance.golden import compare, location, name_of
 from conformance.history import Facts, Outcome, PlannedRequest, Workload
@@ -61,6 +62,10 @@ class Options:
     """What may be done to an endpoint that others may be using."""
     golden: str | None = None
     """Name of the golden outputs of a target that is not the bundled engine."""
+    baseline: Comparison | None = None
+    """Recorded footprints to compare with; the scenarios then get fresh processes, as they had there."""
+    fresh: frozenset[str] = frozenset()
+    """Ids of specs that get a process of their own, whatever they ask for."""
     should: bool = False
     allow_inconclusive: bool = False
     url: str = "http://127.0.0.1:8000"
@@ -213,8 +218,9 @@ class Session:
             return Verdict(Status.ERROR, expect.requirement, reason=reason)
 
     def _with_trouble(self, verdict: Verdict, workload: Workload) -> Verdict:
-        """An error over requests that failed says also why they did."""
-        if verdict.status is not Status.ERROR or not workload.trouble or workload.trouble == verdict.reason:
+        """An error over requests that failed, or took too long, says also why they did."""
+        is_failed = verdict.status in (Status.ERROR, Status.TIMEOUT)
+        if not is_failed or not workload.trouble or workload.trouble == verdict.reason:
             return verdict
         return replace(verdict, notes=(*verdict.notes, workload.trouble))
 
@@ -224,7 +230,7 @@ class Session:
         Raises what the backend raises when there is no server to ask for its facts.
         """
         spec, title = bound(loaded.spec, rung), f"{loaded.spec.id}[{rung}]" if rung else loaded.spec.id
-        parts = [self._part(loaded, rung, arm, serve) for serve, arms in _servers(spec) for arm in arms]
+        parts = [self._part(loaded, rung, arm, serve) for serve, arms in self._servers(spec) for arm in arms]
         per_token = self._open_fleet().per_token()
         load = sum((load_of(part, per_token) for part in parts), Load())
         reasons = [part.reason for part in parts]
@@ -276,11 +282,16 @@ class Session:
             raise BrokenWorkload("the spec's steps changed since this history was recorded; run it again")
         return self._known(archive.workload(key))
 
-    def _run(self, loaded: Loaded, rung: str) -> Workload:
+    def repeat(self, loaded: Loaded, number: int) -> Workload:
+        """Performs a case of one rung once more, whatever is known of it. Raises BrokenWorkload."""
+        return self._run(loaded, "", f"repeat-{number}" if number else "")
+
+    def _run(self, loaded: Loaded, rung: str, label: str = "") -> Workload:
+        """`label`: how the history tells runs of one case apart."""
         if self.dead is not None:
             raise BrokenWorkload(self.dead)
         recorder = self._open_recorder()
-        recorder.begin(loaded.spec.id, rung, spec_digest(loaded.spec))
+        recorder.begin(loaded.spec.id, label or rung, spec_digest(loaded.spec))
         workload = recorder.workload
         try:
             self._perform(loaded, rung, recorder)
@@ -292,7 +303,7 @@ class Session:
         """All arms of a workload; whatever stops them becomes part of the record."""
         try:
             spec = bound(loaded.spec, rung)
-            for serve, arms in _servers(spec):
+            for serve, arms in self._servers(spec):
                 if not recorder.workload.trouble:
                     self._perform_arms(loaded.spec, rung, recorder, serve, arms)
         except Unobservable as reason:
@@ -366,11 +377,20 @@ class Session:
 
     def _known(self, workload: Workload) -> Workload:
         """Tell the target's facts once, with the first workload that has any."""
+        if self.options.baseline is not None:
+            workload.baseline = self.options.baseline.model_dump(exclude_none=True)
         main = workload.facts.get("main")
         if main is not None and self.facts is None:
             self.facts = main
             self._tell(facts_line(main))
         return workload
+
+    def _servers(self, spec: Spec) -> list[tuple[Serve, list[str]]]:
+        """Each server that a case needs, with the arms that run on it; the main one first."""
+        fresh = {"fresh": True} if spec.id in self.options.fresh else {}
+        shared = ["main", *(name for name, arm in spec.arms.items() if arm.serve is None)]
+        others = [(arm.serve, [name]) for name, arm in spec.arms.items() if arm.serve is not None]
+        return [(spec.serve.model_copy(update=fresh), shared), *others]
 
     def _open_recorder(self) -> Recorder:
         if self._recorder is None:
@@ -379,20 +399,17 @@ class Session:
             except OSError as error:
                 self.dead = f"cannot write the history {self.options.history}: {error.strerror}"
                 raise BrokenWorkload(self.dead) from None
-            self._recorder.header(how=self.options.how, scale=self.options.scale, **self.options.about)
+            baseline = self.options.baseline
+            compared = {"baseline": baseline.model_dump(exclude_none=True)} if baseline else {}
+            self._recorder.header(
+                how=self.options.how, scale=self.options.scale, **self.options.about, **compared
+            )
         return self._recorder
 
     def _open_fleet(self) -> FleetLike:
         if self._fleet is None:
             self._fleet = self._back.open()
         return self._fleet
-
-
-def _servers(spec: Spec) -> list[tuple[Serve, list[str]]]:
-    """Each server that a case needs, with the arms that run on it; the main one first."""
-    shared = ["main", *(name for name, arm in spec.arms.items() if arm.serve is None)]
-    others = [(arm.serve, [name]) for name, arm in spec.arms.items() if arm.serve is not None]
-    return [(spec.serve, shared), *others]
 
 
 def _ask_leave(spec: Spec, facts: Facts, allow: frozenset[str]) -> None:

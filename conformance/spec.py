@@ -263,6 +263,9 @@ class Serve(Strict):
     """How the target must be started for this case; a target that cannot gives `unobservable`."""
 
     profile: Name | Variable = Field(default="default", description="a launch profile that the dialect knows")
+    optional: Literal[True] | None = Field(
+        default=None, description="where there is no such profile, the server as it is started otherwise"
+    )
     fresh: bool = Field(default=False, description="a process of its own, not the session's")
 
 

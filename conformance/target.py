@@ -1,8 +1,7 @@
-"""A server under test: how to ask it, what it can do, and where to get one in the state a case wants.
+"""A server under test: how to ask it, and what it can do.
 
-Knows requests, sockets, child processes and the server's dialect. Does not know specs or judges: it sends
-what it is given and says what came back. A `Fleet` owns the session's servers; one is started when it is
-first needed and all are ended by `close`.
+Knows requests, sockets and the server's dialect. Does not know specs or judges: it sends what it is given and
+says what came back. Nor does it know where servers come from (`fleet.py`).
 """
 
 from __future__ import annotations
@@ -10,30 +9,29 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from conformance import calibrate, connecting, launch, preflight, probe, wire
+from conformance import calibrate, connecting, launch, probe, wire
 from conformance.asking import Asker, Page
 from conformance.asks import ADAPTER_SALT
 from conformance.dialect import Action, Dialect, as_json, dialects, pick, read_stats
-from conformance.footprint import tree
+from conformance.footprint import Meter, tree
 from conformance.history import Facts, Outcome, PlannedRequest
-from conformance.launch import Child, LaunchError
+from conformance.launch import Child
 from conformance.leaving import Leaving
-from conformance.plan import Unobservable, Vocabulary
+from conformance.plan import Vocabulary
 from conformance.probe import How, TargetError
 from conformance.replies import carries_token, to_outcome
-from conformance.spec import Serve
 from conformance.vocabulary import Words
 
-__all__ = ["Fleet", "Target", "TargetError", "TargetOptions", "Unobservable", "open_target"]
+__all__ = ["Target", "TargetError", "TargetOptions"]
 
 RESET_TIMEOUT = 10.0
 """Seconds for a busy server to become free for a reset."""
-_QUICK = 5.0
+QUICK = 5.0
 """Seconds for a GET that takes no thought."""
 _BRIEF = 0.5
 """Seconds to look whether an endpoint that was lost is back."""
@@ -66,6 +64,8 @@ class TargetOptions:
     """More headers for every request; they may be secrets."""
     verify: bool | str = True
     """Whether a certificate is checked, or the file of those to trust."""
+    pid: int | None = None
+    """The process of an endpoint on this machine, for its footprint."""
     dry: bool = False
     """Whether nothing but GET may be sent: abilities are then supposed instead of probed."""
 
@@ -129,7 +129,7 @@ class Target:
 
     def _reach(self) -> None:
         try:
-            connecting.connect_again(self.address, _QUICK).close()
+            connecting.connect_again(self.address, QUICK).close()
         except OSError as error:
             raise TargetError(f"nothing answers at {self.url}: {connecting.describe(error)}") from None
 
@@ -148,7 +148,7 @@ class Target:
     def get(self, route: str) -> Page | None:
         return self._request("GET", route)
 
-    def _request(self, method: str, route: str, body: Any = None, timeout: float = _QUICK) -> Page | None:
+    def _request(self, method: str, route: str, body: Any = None, timeout: float = QUICK) -> Page | None:
         return self._asker.ask(method, route, body, timeout)
 
     def encode(self, text: str) -> list[int]:
@@ -340,7 +340,7 @@ class Target:
         if self.child is not None and self.child.ended_within(grace):
             return f"the server process ended ({self.child.how_it_ended()})"
         try:
-            connecting.connect_again(self.address, _QUICK).close()
+            connecting.connect_again(self.address, QUICK).close()
         except OSError as error:
             return f"nothing answers at {self.url} any more: {connecting.describe(error)}"
         return None
@@ -364,127 +364,23 @@ class Target:
         ours = self.child is not None and self.dialect.cold_profile is not None
         return bool(ask.salt or ask.cold or ours)
 
+    @property
+    def pid(self) -> int | None:
+        """The server's first process; None for an endpoint whose process nobody named."""
+        return self.child.pid if self.child is not None else self.options.pid
+
     def process_ids(self) -> list[int]:
-        """The server's process tree; empty for a server that was not started here."""
-        return tree(self.child.pid) if self.child is not None else []
+        """The server's process tree; empty where its process is not known."""
+        return tree(self.pid) if self.pid is not None else []
+
+    def meter(self) -> Meter | None:
+        """Reads the footprint of the server's process tree; None where its process is not known."""
+        return Meter(self.pid) if self.pid is not None else None
 
     def close(self) -> None:
         self._asker.close()
         if self.child is not None:
             self.child.close()
-
-
-class Fleet:
-    """The session's servers: one that most cases share, and others for cases that need their own."""
-
-    def __init__(self, options: TargetOptions) -> None:
-        self.options = options
-        self._main: Target | None = None
-        self._cold: Target | None = None
-        self._lost: str | None = None
-        """Why the endpoint could not be reached any more when it was last needed."""
-
-    def main(self) -> Target:
-        """The session's server, started at first need and again when a launched one has died.
-
-        An endpoint that died is looked for again at each case, briefly: TargetError while it is gone.
-        """
-        if self._lost is not None and self._main is not None and not self._main.is_back():
-            raise TargetError(self._lost)
-        if self._main is not None and (reason := self._main.gone()):
-            if self._main.child is None:
-                self._lost = reason
-                raise TargetError(reason)
-            self._forget()
-        elif self._lost is not None:
-            # One that came back may have been started otherwise.
-            self._forget()
-        if self._main is None:
-            self._main = self._start(())
-            if self.options.how != "engine" and not self.options.dry:
-                self._main.facts = preflight.checked(self._main)
-        return self._main
-
-    def _forget(self) -> None:
-        if self._main is not None:
-            self._main.close()
-        self._main = self._lost = None
-
-    @contextmanager
-    def for_serve(self, serve: Serve) -> Iterator[Target]:
-        """A server as the case wants it. Unobservable when this target cannot be started that way."""
-        if serve.profile == "default" and not serve.fresh:
-            yield self.main()
-            return
-        flags = self._flags(serve.profile)
-        if self.options.dry:
-            yield self.main()
-            return
-        target = self._start(flags)
-        try:
-            yield target
-        finally:
-            target.close()
-
-    def per_token(self) -> float:
-        """Characters that a token stands for, where prompts go as text."""
-        words = self.main().vocabulary
-        return words.per_token if isinstance(words, Words) else 1.0
-
-    def _cold_server(self) -> AbstractContextManager[Target | None]:
-        """One more server, for the session, on which nothing is reused."""
-        if self._cold is None or self._cold.gone():
-            profile = self.main().dialect.cold_profile or ""
-            self._cold = self._start(self._flags(profile))
-        return nullcontext(self._cold)
-
-    def close(self) -> None:
-        for target in (self._main, self._cold):
-            if target is not None:
-                target.close()
-        self._main = self._cold = None
-
-    def _flags(self, profile: str) -> tuple[str, ...]:
-        if self.options.how == "endpoint":
-            need = f"needs a server process of its own (profile {profile})"
-            raise Unobservable(f"{need}; this run is attached to one that runs already")
-        dialect = _engine() if self.options.how == "engine" else self.main().dialect
-        if profile not in dialect.profiles:
-            raise Unobservable(f"{dialect.name} has no launch profile {profile!r}")
-        return tuple(dialect.profiles[profile].args)
-
-    def _start(self, flags: tuple[str, ...]) -> Target:
-        options = self.options
-        if options.how == "endpoint":
-            return Target(options.url, options)
-        target: Target | None = None
-        try:
-            child, url = self._launch(flags)
-        except LaunchError as error:
-            raise TargetError(str(error)) from None
-        try:
-            target = Target(url, options, child, _engine() if options.how == "engine" else None)
-        except TargetError as error:
-            raise TargetError(f"{error}{child.quoted()}") from None
-        finally:
-            if target is None:
-                child.close()
-        if options.how == "engine":
-            target.facts.machine[launch.COMMAND] = launch.engine_line((*options.engine_flags, *flags))
-        if target.dialect.cold_profile is not None:
-            target.cold = self._cold_server
-        return target
-
-    def _launch(self, flags: tuple[str, ...]) -> tuple[Child, str]:
-        options = self.options
-        if options.how == "engine":
-            return launch.launch_engine((*options.engine_flags, *flags), options.timeout, options.progress)
-        return launch.launch_command(options.command, flags, _answers, options.timeout, options.progress)
-
-
-def open_target(options: TargetOptions) -> Fleet:
-    """The servers of a session; nothing is contacted or started yet."""
-    return Fleet(options)
 
 
 def _sampled(sampling: Mapping[str, Any]) -> dict[str, Any]:
@@ -498,21 +394,3 @@ def _filled(value: Any, said: Mapping[str, Any], words: Mapping[str, Any]) -> An
         found = said[value[1:-1]]
         return words.get(found, found) if isinstance(found, str) else found
     return value
-
-
-def _engine() -> Dialect:
-    return next(known for known in dialects() if known.dialect == "engine")
-
-
-def _answers(url: str) -> bool:
-    """Whether any family's ready route answers 200: before that, the family cannot be told."""
-    asker = Asker(connecting.parse_address(url), {})
-    try:
-        return any(_ok(asker, route) for route in sorted({known.ready for known in dialects()}))
-    finally:
-        asker.close()
-
-
-def _ok(asker: Asker, route: str) -> bool:
-    page = asker.ask("GET", route, timeout=_QUICK)
-    return page is not None and page.status == 200

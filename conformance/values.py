@@ -73,6 +73,23 @@ def _check_written(name: str, given: str) -> None:
         raise pytest.UsageError(f"--{name} {given}: {above} is no directory")
 
 
+def _check_pid(given: str) -> None:
+    from conformance.footprint import unreadable
+
+    reason = unreadable(int(given)) if given.isdecimal() and int(given) else "expected a process id"
+    if reason:
+        raise pytest.UsageError(f"--pid {given}: {reason}")
+
+
+def _check_record_baseline(given: str) -> None:
+    from conformance.baseline import FOLDER, BaselineError, place
+
+    try:
+        place(FOLDER, given)
+    except BaselineError as error:
+        raise pytest.UsageError(f"--record-baseline {error}") from None
+
+
 def _check_specs(given: str) -> None:
     from conformance.load import spec_files
 
@@ -99,6 +116,8 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "expectations": _check_expectations,
     "fault": _check_fault,
     "min-judged": _check_min_judged,
+    "pid": _check_pid,
+    "record-baseline": _check_record_baseline,
     "serve": _check_serve,
     "specs": _check_specs,
     **{

@@ -6,9 +6,10 @@ Knows what to read from a target and where to note it. Does not know what runs m
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
-from conformance.footprint import measure
+from conformance.footprint import Meter
 from conformance.history import Memory, Sample
 from conformance.record import Recorder
 from conformance.target import Target
@@ -27,13 +28,14 @@ class Readings:
     def during(self, step: str) -> Watch:
         """Readings all through a step, one at its start and one at its end among them."""
         self._target.mark()
-        pids = self._target.process_ids()
         readers: list[Callable[[], object]] = []
         if self._target.facts.has_stats:
             readers.append(lambda: self._stats(step))
-        if pids:
-            readers.append(lambda: self._memory(step, pids))
-        return Watch(readers)
+        return Watch([*readers, *self._meters(step)])
+
+    def footprint(self, step: str = "") -> Watch:
+        """Readings of memory alone: while nothing is sent, but things may settle."""
+        return Watch(self._meters(step))
 
     def mark(self, step: str) -> None:
         """One reading of each kind, now."""
@@ -41,7 +43,8 @@ class Readings:
         if self._target.facts.has_stats:
             tries = (self._stats(step) for _ in range(_MARK_TRIES))
             any(tries)
-        self._memory(step, self._target.process_ids())
+        for read in self._meters(step):
+            read()
 
     def _stats(self, step: str) -> bool:
         values = self._target.sample()
@@ -49,10 +52,14 @@ class Readings:
             self._recorder.sample(Sample(at=self._recorder.now(), arm=self._arm, step=step, values=values))
         return bool(values)
 
-    def _memory(self, step: str, pids: Sequence[int]) -> None:
-        if total := measure(pids):
-            memory = Memory(at=self._recorder.now(), arm=self._arm, step=step, bytes=total)
-            self._recorder.memory(memory)
+    def _meters(self, step: str) -> list[Callable[[], object]]:
+        meter = self._target.meter()
+        return [lambda: self._memory(step, meter)] if meter is not None else []
+
+    def _memory(self, step: str, meter: Meter) -> None:
+        if reading := meter.read():
+            at, held = self._recorder.now(), {"bytes": reading.bytes, "device": reading.device}
+            self._recorder.memory(Memory.model_validate({"at": at, "arm": self._arm, "step": step, **held}))
 
 
 class Watch:
@@ -73,6 +80,8 @@ class Watch:
 
     def _loop(self, read: Callable[[], object]) -> None:
         read()
-        while not self._over.wait(EVERY):
+        due = time.monotonic() + EVERY
+        while not self._over.wait(max(0.0, due - time.monotonic())):
             read()
+            due = max(due + EVERY, time.monotonic())  # a slow reading does not put off those after it
         read()

@@ -88,7 +88,7 @@ class DigestModel:
         keys, values = view.read(0, length)
         mx.eval(keys, values)
         read = hashlib.shake_256(self._seed + _bytes(keys) + _bytes(values))
-        noise = mx.array(memoryview(read.digest(2 * self.shape.vocab)).cast("H").tolist())
+        noise = mx.array(memoryview(read.digest(2 * self.shape.vocab)).cast("H"))  # type: ignore[arg-type]
         logits = noise.astype(mx.float32) / 4096 + self._mask
         mx.eval(logits)
         return logits

@@ -349,7 +349,7 @@ def load(name: str, *, seed: int | None = None, grid: int = 32) -> tuple[Runner,
 
     ``seed`` draws other weights for a built-in model. Raises ModelError with the reason when refused.
     """
-    from engine.tokenizer import ByteTokenizer
+    from engine.tokenizer import byte_tokenizer
 
     if name not in BUILTIN:
         from engine.pretrained import load_pretrained
@@ -357,7 +357,7 @@ def load(name: str, *, seed: int | None = None, grid: int = 32) -> tuple[Runner,
         if seed is not None:
             raise ModelError(f"a model seed applies to {', '.join(BUILTIN)} only, not to {name!r}")
         return load_pretrained(name, grid)
-    tokenizer = ByteTokenizer()
+    tokenizer = byte_tokenizer()
     if name == "digest":
         from engine.digest import DigestModel
 

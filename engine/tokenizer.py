@@ -125,6 +125,12 @@ class ByteTokenizer:
 
 
 @functools.cache
+def byte_tokenizer() -> ByteTokenizer:
+    """The one of this process: it never changes, and its tables take longer than a small engine."""
+    return ByteTokenizer()
+
+
+@functools.cache
 def _chat_template() -> Any:
     from jinja2 import Environment, StrictUndefined  # 50 ms that only chat needs
 

@@ -13,6 +13,7 @@ from conformance.judges import (
     count,
     evict,
     foot,
+    foot_later,
     general,
     kept,
     key,
@@ -29,6 +30,7 @@ from conformance.judges import (
 from conformance.judges.base import JUDGES, Judge, register
 
 __all__ = [
-    "JUDGES", "Judge", "adopt", "base", "beside", "chosen", "count", "evict", "foot", "general", "kept",
-    "key", "ladder", "ledger", "life", "out", "pressure", "register", "reset", "reuse", "store", "tmpl",
+    "JUDGES", "Judge", "adopt", "base", "beside", "chosen", "count", "evict", "foot", "foot_later", "general",
+    "kept", "key", "ladder", "ledger", "life", "out", "pressure", "register", "reset", "reuse",
+    "store", "tmpl",
 ]  # fmt: skip

@@ -57,6 +57,13 @@ class Stop(Exception):
         self.status, self.reason, self.observed, self.request = status, reason, tuple(observed), request
 
 
+def need_same_prompts(case: Case, got: Sequence[Outcome], others: Sequence[Outcome]) -> None:
+    """Where a salt is a head of the prompt, requests of different salts send different prompts."""
+    told = [[(o.plan.prompt_ids, o.plan.prompt_text) for o in some] for some in (got, others)]
+    same = case.facts.has_salt or told[0] == told[1]
+    need(same, "the prompts differ: the target has no salt field, so a salt of its own is a head of its own")
+
+
 def guard(holds: bool, reason: str, observed: Sequence[str] = ()) -> None:
     """What must have happened for the check to mean anything; else vacuous."""
     if not holds:

@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from conformance.history import Choice, Grade, Outcome
-from conformance.judges.base import Case, Finding, cached_of, guard, need, register, step_ref
+from conformance.judges.base import (
+    Case,
+    Finding,
+    cached_of,
+    guard,
+    need,
+    need_same_prompts,
+    register,
+    step_ref,
+)
 from conformance.judges.out import (
     Difference,
     cold_equals_cold,
@@ -135,10 +144,12 @@ def choices_alone(args: ChoicesAlone, case: Case) -> Finding:
     `alone` holds one request at temperature 0, else one for each choice with the seed that the target
     declares for it.
     """
+    _need_taken(case, args.of)
     many = case.requests(args.of)[0]
     asked = int(many.plan.sampling.get("n", 1))
     guard(asked > 1, f"{many.id} asks for {asked} choice")
     singles = _singles(case, args, many, asked)
+    need_same_prompts(case, [many] * asked, singles)
     grade = effective_grade(
         case, [*singles, *map(_as_outcome, [many] * len(many.choices), many.choices)], "target"
     )
@@ -160,6 +171,12 @@ def choices_alone(args: ChoicesAlone, case: Case) -> Finding:
         else wrong or "",
         request=many.id if missing or wrong else None,
     )
+
+
+def _need_taken(case: Case, step: str) -> None:
+    """A server may refuse several choices, or several of temperature 0; that is no wrong answer."""
+    refused = next((o for o in case.workload.of(step) if o.status in (400, 422)), None)
+    need(refused is None, f"the target refuses it: {refused.error if refused else ''}")
 
 
 def _drawn(outcome: Outcome) -> bool:
@@ -205,7 +222,7 @@ def logprobs_true(args: LogprobsTrue, case: Case) -> Finding:
     wrong = next(((o, text) for o in got if (text := _false(case, o))), None)
     if wrong is None:
         need(len(told) == len(got), f"{len(got) - len(told)} of {len(got)} replies came without logprobs")
-        shown = any(len(_plain(o.text)) > 3 for o in told)
+        shown = any(len(_plain(o.text)) > 3 or len(_of_bytes(o.logprob_tokens or [])) > 3 for o in told)
         need(shown, "no reply has text to compare the tokens of the logprobs with")
     return Finding(
         expected="logprobs finite and <= 0, ids in the vocabulary, their tokens those of the reply",
@@ -250,17 +267,39 @@ def _bad_count(outcome: Outcome) -> str:
 
 def _bad_token(outcome: Outcome) -> str:
     """Where the tokens of the logprobs spell another text than the reply."""
-    if not outcome.logprob_tokens:
+    tokens = outcome.logprob_tokens
+    if not tokens:
         return ""
-    spelled, text = _plain("".join(outcome.logprob_tokens)), _plain(outcome.text)
-    last = _plain(outcome.logprob_tokens[-1])
-    if text in (spelled, spelled.removesuffix(last)):  # an end of text has a token, and no text
+    for cut, spell in ((_plain, "".join), (_visible, _of_bytes)):
+        spelled, text = cut(spell(tokens)), cut(outcome.text)
+        told = spelled or cut is _plain
+        if told and text not in (spelled, cut(spell(tokens[:-1]))):  # an end of text has a token, no text
+            at = next((i for i, (a, b) in enumerate(zip(spelled, text, strict=False)) if a != b), 0)
+            return (
+                f"the tokens of the logprobs of {outcome.id} spell {spelled[at : at + 20]!r} where the reply "
+                f"says {text[at : at + 20]!r}: they are not the tokens of the reply"
+            )
+    return ""
+
+
+_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTES = {chr(b): b for b in _VISIBLE} | {
+    chr(0x100 + i): b for i, b in enumerate(b for b in range(256) if b not in _VISIBLE)
+}
+"""How byte-level BPE writes each byte: itself where visible, else the next character from U+0100."""
+
+
+def _of_bytes(tokens: Sequence[str]) -> str:
+    """The text of tokens that are spelled byte by byte; empty where they are not, or cut a character."""
+    spelled = "".join(tokens)
+    if spelled.isascii() or any(letter not in _BYTES for letter in spelled):
         return ""
-    at = next((i for i, (a, b) in enumerate(zip(spelled, text, strict=False)) if a != b), 0)
-    return (
-        f"the tokens of the logprobs of {outcome.id} spell {spelled[at : at + 20]!r} where the reply says "
-        f"{text[at : at + 20]!r}: they are not the tokens of the reply"
-    )
+    text = bytes(_BYTES[letter] for letter in spelled).decode("utf-8", "replace")
+    return "" if "\ufffd" in text else text
+
+
+def _visible(text: str) -> str:
+    return "".join(letter for letter in text if letter.isprintable() and not letter.isspace())
 
 
 _SPACE = re.compile(r"[^\x21-\x7e]|<0x[0-9A-F]{2}>|bytes:(\\x[0-9a-f]{2})+")

@@ -22,7 +22,7 @@ from conformance.judges.base import (
     cached_of,
     guard,
     mark_ref,
-    need,
+    need_same_prompts,
     register,
     seen,
     step_ref,
@@ -127,9 +127,6 @@ class SameAs(Strict):
         return self
 
 
-HEADED = "the prompts differ: the target has no salt field, so a salt of its own is a head of its own"
-
-
 @register("same_as", "out/6", SameAs, solo_steps=of_step)
 def same_as(args: SameAs, case: Case) -> Finding:
     """Replies of two steps, or of one step in two arms, are equal one by one, at the target's grade.
@@ -139,7 +136,7 @@ def same_as(args: SameAs, case: Case) -> Finding:
     got, other = case.requests(args.of), case.requests(args.to or args.of, args.arm or "main")
     guard(len(other) in (1, len(got)), f"{len(got)} replies are compared with {len(other)}")
     others = other * len(got) if len(other) == 1 else other
-    need(not _headed(case, got, others), HEADED)
+    need_same_prompts(case, got, others)
     grade = effective_grade(case, [*got, *others], "target")
     found = [compare(case, grade, a, b, f"in {_named(args, b)}") for a, b in zip(got, others, strict=True)]
     wrong = next(((a, b, d) for a, b, d in zip(got, others, found, strict=True) if d), None)
@@ -153,15 +150,6 @@ def same_as(args: SameAs, case: Case) -> Finding:
         witness=f"{wrong[0].id} parts from {_named(args, wrong[1])}: {wrong[2].text}" if wrong else "",
         request=wrong[0].id if wrong else None,
     )
-
-
-def _headed(case: Case, got: Sequence[Outcome], others: Sequence[Outcome]) -> bool:
-    """Whether salts that differ make prompts that differ."""
-    same = all(
-        a.plan.prompt_ids == b.plan.prompt_ids and a.plan.prompt_text == b.plan.prompt_text
-        for a, b in zip(got, others, strict=True)
-    )
-    return not case.facts.has_salt and not same
 
 
 def _named(args: SameAs, other: Outcome) -> str:

@@ -47,6 +47,8 @@ def fault(
     """Register the decorated class as the replacement of one seam; its docstring is the symptom."""
 
     def register(kind: type[Any]) -> type[Any]:
+        if name in FAULTS:
+            raise ValueError(f"two faults are called {name}")
         symptom = " ".join((kind.__doc__ or "").split())
         parts = replace(Parts(), **{seam: _override(seam, kind)})
         FAULTS[name] = Fault(name, bug_class, symptom, tuple(breaks.split()), parts, needs)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from conformance.backend import Backend
 from conformance.drive import Driver
+from conformance.fleet import Fleet
 from conformance.history import Workload
 from conformance.load import load
 from conformance.record import Recorder, read
 from conformance.session import Options, Session
 from conformance.spec import Serve
-from conformance.target import Fleet, Target, TargetOptions
+from conformance.target import Target, TargetOptions
 
 _FRAME = """\
 spec: 1

@@ -155,8 +155,19 @@ def test_memory_is_read_where_the_processes_are_known(tmp_path: Path) -> None:
     child = Child([sys.executable, "-c", "import time; time.sleep(60)"])
     with fake_target(Behaviour(), child=child) as (target, _):
         seen = driven(tmp_path, target, send(), PlannedStep("mark", "before"))
-    assert {memory.step for memory in seen.memory} == {"seed", "before"}
-    assert all(memory.bytes > 2**20 for memory in seen.memory)
+    # Without a name: what was held before anything was asked.
+    assert [memory.step for memory in seen.memory][:2] == ["", ""]
+    assert {memory.step for memory in seen.memory[2:]} == {"seed", "before"}
+    assert all(memory.bytes > 2**20 for memory in seen.memory[2:])
+
+
+def test_memory_is_read_while_things_settle(tmp_path: Path) -> None:
+    child = Child([sys.executable, "-c", "import time; time.sleep(60)"])
+    with fake_target(Behaviour(), child=child) as (target, _):
+        seen = driven(tmp_path, target, PlannedStep("wait", "wait[1]", wait=0.3))
+    span = seen.span("wait[1]")
+    assert span is not None
+    assert len([m for m in seen.memory if span.start <= m.at <= span.end]) >= 3
 
 
 def test_a_reset_empties_and_says_so(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from conformance.connecting import Address
+from conformance.fleet import open_target
 from conformance.sending import Sender
 from conformance.spec import Leave
-from conformance.target import TargetOptions, open_target
+from conformance.target import TargetOptions
 from tests.conformance import fakeserver
 from tests.conformance.fakeserver import Behaviour, Fault, planned
 from tests.conformance.targets import LONG, burst, dialect, driven, fake_target, recording, send

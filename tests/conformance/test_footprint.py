@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from conformance import footprint
-from conformance.footprint import measure, tree
+from conformance.footprint import Meter, measure, tree, unreadable
 
 MIB = 2**20
 HOLD = "import sys; held = bytearray({mib} * 2**20); print('up', flush=True); sys.stdin.read()"
@@ -92,3 +92,38 @@ def test_macos_tells_the_physical_footprint(
 
 def test_the_structure_is_as_large_as_apple_s() -> None:
     assert ctypes.sizeof(footprint._Usage) == 16 + 10 * 8
+
+
+def test_a_meter_finds_processes_that_begin_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footprint, "_TREE_AGE", 0.0)
+    with running(PARENT.format(child=HOLD.format(mib=64))) as parent:
+        monkeypatch.setattr(footprint, "tree", lambda root: [root])
+        meter = Meter(parent)
+        alone = meter.read()
+        monkeypatch.undo()
+        monkeypatch.setattr(footprint, "_TREE_AGE", 0.0)
+        both = meter.read()
+    assert alone is not None
+    assert both is not None
+    assert both.bytes - alone.bytes > 56 * MIB
+
+
+def test_a_meter_keeps_memory_on_a_gpu_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footprint, "device_memory", lambda pids: 900 * MIB)
+    with running(HOLD.format(mib=0)) as pid:
+        reading = Meter(pid).read()
+    assert reading is not None
+    assert reading.device == 900 * MIB
+    assert reading.bytes < 100 * MIB
+
+
+def test_a_meter_of_what_is_gone_reads_nothing() -> None:
+    assert Meter(_gone()).read() is None
+
+
+def test_why_a_process_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unreadable(os.getpid()) is None
+    gone = _gone()
+    assert unreadable(gone) == f"there is no process {gone} on this machine"
+    monkeypatch.setattr(footprint, "measure", lambda pids: 0)
+    assert unreadable(1) == "the memory of process 1 cannot be read: it belongs to another user"

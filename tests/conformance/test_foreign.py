@@ -1,13 +1,14 @@
-"""Histories of servers that are not ours, judged again: the reviewed verdicts, from the specs as they were then.
+"""Histories of servers that are not ours, judged again: the reviewed verdicts, by the specs of that time.
 
-`histories/NAME.jsonl` was recorded from a real server; `NAME.json` says how, and what each expectation's verdict
-must be, reviewed against what the server is known to do. `histories/specs/` holds the specs as they stood when
-the files were recorded: a spec of today may send other requests, and a history is of those it holds.
+`histories/NAME.jsonl` was recorded from a real server. `NAME.json` says how, and what the verdicts must be,
+reviewed against what the server is known to do. `histories/specs/` holds the specs as they stood then: a spec
+of today may send other requests, and a history is of those it holds.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,13 @@ def reason(entries: list[Entry], spec: str, requirement: str) -> str:
     return next(e.reason for e in entries if (e.spec, e.requirement) == (spec, requirement))
 
 
-def changed(history: Path, target: Path, step: str, **values: Any) -> Path:
-    """A copy in which the replies of one step say something else."""
-    lines = []
-    for line in history.read_text().splitlines():
-        event = json.loads(line)
-        if event["event"] == "outcome" and event["outcome"]["step"] == step:
-            event["outcome"].update(values)
-            line = json.dumps(event, separators=(",", ":"))
-        lines.append(line)
-    copy = target / history.name
-    copy.write_text("\n".join(lines) + "\n")
+def rewritten(history: Path, folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """A copy whose events went through `change`."""
+    events = [json.loads(line) for line in history.read_text().splitlines()]
+    for event in events:
+        change(event)
+    copy = folder / history.name
+    copy.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events))
     return copy
 
 
@@ -77,3 +74,32 @@ def test_a_foreign_history_is_small_and_names_no_place(name: str) -> None:
     text = (HERE / f"{name}.jsonl").read_text()
     assert len(text) < LIMIT
     assert "/tmp/" not in text
+
+
+def test_of_eight_in_slots_two_adopted_and_nothing_but_the_claim_excuses_it(tmp_path: Path) -> None:
+    def forget_claims(event: dict[str, Any]) -> None:
+        if event["event"] == "facts":
+            event["facts"]["claims"] = {}
+
+    entries = judged(rewritten(HERE / "llama-server.jsonl", tmp_path, forget_claims))
+    assert verdicts(entries)["adopt/warm-burst adopt/1"] == ["fail"]
+    assert reason(entries, "adopt/warm-burst", "adopt/1").startswith("only 2 of 8 adopted")
+    assert verdicts(entries)["adopt/warm-burst store/3"] == ["fail"]
+
+
+def test_tokens_of_logprobs_that_were_not_sampled_are_told() -> None:
+    said = reason(judged(HERE / "mlx-lm.jsonl"), "out/logprobs", "out/7")
+    assert "they are not the tokens of the reply" in said
+
+
+@pytest.mark.parametrize("name", ["mlx-lm", "vllm"])
+@pytest.mark.parametrize(("cached", "broken"), [(0, "adopt/1"), (10**6, "count/1")])
+def test_verdicts_on_foreign_data_follow_the_data(
+    name: str, cached: int, broken: str, tmp_path: Path
+) -> None:
+    def report(event: dict[str, Any]) -> None:
+        if event["event"] == "outcome" and event["outcome"]["step"] == "eight":
+            event["outcome"]["cached"] = cached
+
+    entries = judged(rewritten(HERE / f"{name}.jsonl", tmp_path, report))
+    assert verdicts(entries)[f"adopt/warm-burst {broken}"] == ["fail"]

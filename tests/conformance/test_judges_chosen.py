@@ -154,6 +154,23 @@ def test_choices_that_are_what_their_seeds_draw_pass() -> None:
     assert choices(drawn(choice(0, 1, 2), choice(1, 3, 4))).status is Status.PASS
 
 
+@pytest.mark.parametrize(("status", "verdict"), [(400, Status.UNOBSERVABLE), (500, Status.ERROR)])
+def test_choices_that_are_refused_cannot_be_judged(status: int, verdict: Status) -> None:
+    made = drawn(choice(0, 1, 2), choice(1, 3, 4))
+    (many,) = made.of("many")
+    many.status, many.error = status, f"status {status}: n must be 1"
+    assert choices(made).status is verdict
+    assert f"status {status}: n must be 1" in choices(made).reason
+
+
+@pytest.mark.parametrize(("has_salt", "status"), [(False, Status.UNOBSERVABLE), (True, Status.PASS)])
+def test_choices_of_another_prompt_than_alone_show_nothing(has_salt: bool, status: Status) -> None:
+    made = drawn(choice(0, 1, 2), choice(1, 3, 4), has_salt=has_salt)
+    (many,) = made.of("many")
+    many.plan = many.plan.model_copy(update={"prompt_ids": [9, *(many.plan.prompt_ids or [])]})
+    assert choices(made).status is status
+
+
 def test_a_choice_that_is_not_what_its_seed_draws_fails() -> None:
     verdict = choices(drawn(choice(0, 1, 2), choice(1, 3, 2)))
     assert (verdict.status, verdict.request) == (Status.FAIL, "many")
@@ -242,6 +259,15 @@ def test_probability_one_may_round_to_a_hair_above_zero() -> None:
 def test_an_id_below_zero_is_outside_any_vocabulary() -> None:
     verdict = told({"vocab": None}, token_ids=[-1] * 8)
     assert verdict.witness == "one holds the id -1, outside the vocabulary"
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [("Grüße да", Status.PASS), ("Grüße дa", Status.FAIL), ("Größe да", Status.FAIL)],
+)
+def test_tokens_that_are_spelled_byte_by_byte_are_read(text: str, status: Status) -> None:
+    tokens = ["Gr", "Ã¼", "ÃŁ", "e", "ĠÐ", "´", "Ð°", "<|end|>"]
+    assert told(text=text, logprob_tokens=tokens).status is status
 
 
 @pytest.mark.parametrize(

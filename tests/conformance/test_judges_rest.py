@@ -1,4 +1,4 @@
-"""count/1, key/6, life/1 and foot/1 on hand-made workloads."""
+"""count/1, key/6 and life/1 on hand-made workloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.conformance.builders import (
     burst,
     facts,
     judge,
-    memory,
     reply,
     sample,
     seed,
@@ -166,105 +165,6 @@ def test_without_leavers_only_the_gauges_count() -> None:
 def test_who_left_and_when_belong_together(args: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="`left` and `phase` belong together"):
         judge("released", workload(), before="start", after="end", **args)
-
-
-def arms(
-    main: float, other: float, cached: int = 192, there: int = 0, samples: int = 20, idle: float = 100
-) -> Workload:
-    """A burst of two with a peak of `main` MiB, and the same of `other` MiB in the arm without sharing."""
-    made = workload(seed(), *burst([cached] * 2, step="two"), arms={"apart": facts()})
-    made.outcomes += burst([there] * 2, step="two", arm="apart")
-    for arm, peak in (("main", main), ("apart", other)):
-        made.spans.append(span("two", 10, 12, arm=arm))
-        made.memory.append(memory(9, idle, "wait", arm))
-        made.memory += [memory(10 + i / 20, peak - i, "two", arm) for i in range(samples)]
-    return made
-
-
-def within(made: Workload, **args: Any) -> Verdict:
-    return judge("footprint_within", made, of="two", control="apart", apart_mib=150, **args)
-
-
-def test_sharing_saves_what_it_must() -> None:
-    verdict = within(arms(200, 350))
-    assert verdict.status is Status.PASS
-    assert verdict.observed == (
-        "main  idle 100 MiB  peak 200 MiB  20 samples",
-        "apart  idle 100 MiB  peak 350 MiB  20 samples",
-    )
-    assert verdict.notes == ("the arms are 150 MiB apart",)
-
-
-def test_arms_too_close_fail() -> None:
-    verdict = within(arms(201, 350))
-    assert verdict.status is Status.FAIL
-    assert verdict.witness.startswith(
-        "384 prompt tokens are reported as reused, which must save at least 150 MiB"
-    )
-
-
-def test_a_sharing_arm_above_the_other_fails() -> None:
-    verdict = within(arms(400, 350))
-    assert verdict.witness == "the sharing arm's peak is 50 MiB above that of the no-sharing arm"
-
-
-def test_above_within_the_noise_is_not_above() -> None:
-    verdict = judge("footprint_within", arms(366, 350), of="two", control="apart")
-    assert (verdict.status, verdict.expected) == (
-        Status.PASS,
-        "peak of two at most that of the arm apart plus 16 MiB",
-    )
-    assert judge("footprint_within", arms(367, 350), of="two", control="apart").status is Status.FAIL
-
-
-def test_arms_too_close_without_reuse_are_vacuous() -> None:
-    verdict = within(arms(340, 350, cached=0))
-    assert (verdict.status, verdict.reason) == (
-        Status.VACUOUS,
-        "no request of 'two' reports a hit, so nothing was due to be saved",
-    )
-
-
-def test_a_control_that_shares_is_inconclusive() -> None:
-    verdict = within(arms(200, 350, there=96))
-    assert (verdict.status, verdict.reason) == (
-        Status.INCONCLUSIVE,
-        "the arm 'apart' reports 192 cached tokens, so it shares as well",
-    )
-
-
-def test_growth_within_the_noise_is_vacuous() -> None:
-    verdict = within(arms(100, 132))
-    assert (verdict.status, verdict.reason) == (
-        Status.VACUOUS,
-        "the no-sharing arm grew by 32 MiB, not more than twice the noise of 16 MiB",
-    )
-
-
-def test_too_few_samples_are_vacuous() -> None:
-    verdict = within(arms(200, 350, samples=19))
-    assert (verdict.status, verdict.reason) == (
-        Status.VACUOUS,
-        "19 footprint readings during 'two' of the arm 'main', not 20",
-    )
-
-
-def test_a_process_that_is_not_known_is_unobservable() -> None:
-    made = arms(200, 350)
-    made.memory.clear()
-    assert within(made).status is Status.UNOBSERVABLE
-
-
-def test_readings_without_a_phase_are_vacuous() -> None:
-    made = arms(200, 350)
-    made.spans.clear()
-    assert within(made).status is Status.VACUOUS
-
-
-def test_without_a_reading_before_the_phase_the_lowest_is_idle() -> None:
-    made = arms(200, 350)
-    made.memory = [m for m in made.memory if m.step == "two"]
-    assert within(made).observed[0] == "main  idle 181 MiB  peak 200 MiB  20 samples"
 
 
 def recorded(*cached: int | None, of: str | None = "eight", live: bool = True, **target: Any) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conformance import backend, collect, options, plugin
+from conformance import backend, baseline, baselining, collect, options, plugin
 from conformance.report.progress import Announcer
 from conformance.session import Options
 from conformance.target import TargetOptions
@@ -99,6 +100,17 @@ def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
         (["--serve", "server '{port}"], "--serve: cannot read the command"),
         (["--history=."], "--history .: a directory; expected a file to write"),
         (["--history=case.yaml/h.jsonl"], "case.yaml is no directory"),
+        (["--pid", "1"], "--pid is for --endpoint URL"),
+        (["--endpoint", "http://x", "--pid", "me"], "--pid me: expected a process id"),
+        (["--endpoint", "http://x", "--pid", "0"], "--pid 0: expected a process id"),
+        (["--endpoint", "http://x", "--pid", "99999999"], "--pid 99999999: there is no process 99999999"),
+        (["--baseline", "none-such"], "--baseline: no baseline 'none-such'"),
+        (["--baseline", "None/such"], "--baseline: 'None/such': expected a name"),
+        (["--baseline-any-machine"], "--baseline-any-machine: with which baseline?"),
+        (["--record-baseline", "A"], "--record-baseline 'A': expected a name"),
+        (["--record-baseline", "a", "--endpoint", "http://x"], "does nothing else: drop --endpoint"),
+        (["--record-baseline", "a", "--dry-run"], "does nothing else: drop --dry-run"),
+        (["--record-baseline", "a", "-n2"], "does nothing else: drop -n"),
         (["-n2", "--dist=worksteal"], "--dist worksteal: a workload stays on one worker"),
     ],
 )
@@ -201,6 +213,15 @@ def test_a_run_without_specs_sees_nothing_of_the_plugin(pytester: pytest.Pyteste
     result.stdout.no_fnmatch_line("*conformance ===*")
 
 
+def test_a_recording_run_judges_nothing(
+    run: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baselining, "recorded", lambda session, items, name: [f"{len(items)} items, {name}"])
+    result = run("--record-baseline", "mine", "--min-judged", "adopt/1")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["1 items, mine"])
+
+
 def test_an_unreachable_target_stops_the_run_after_one_failure(
     run: Callable[..., pytest.RunResult], pytester: pytest.Pytester, back: Back
 ) -> None:
@@ -252,6 +273,24 @@ def test_defaults(pytester: pytest.Pytester) -> None:
     assert (options.should, options.allow_inconclusive) == (False, False)
     assert options.history.parent.name == ".conformance"
     assert (target.how, target.engine_args, target.fault, target.timeout) == ("engine", (), None, 300.0)
+
+
+def test_a_baseline_gives_the_scenarios_fresh_processes(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(baseline, "FOLDER", tmp_path)
+    told = baseline.Baseline(server="x", scale="ci", machine={}, noise=1, repeats={}, scenarios={})
+    baseline.write(tmp_path, "mine", told)
+    options, _ = read(pytester, "--baseline", "mine", "--baseline-any-machine", "--scale", "ci")
+    assert options.baseline == baseline.Comparison(name="mine", recorded=told, scale="ci", any_machine=True)
+    assert options.fresh == set(baseline.SCENARIOS)
+    assert read(pytester)[0].fresh == set()
+    assert read(pytester, "--record-baseline", "mine")[0].fresh == set(baseline.SCENARIOS)
+
+
+def test_the_process_of_an_endpoint_reaches_the_target(pytester: pytest.Pytester) -> None:
+    _, target = read(pytester, "--endpoint", "http://x", "--pid", str(os.getpid()))
+    assert target.pid == os.getpid()
 
 
 def test_options_reach_session_and_target(pytester: pytest.Pytester) -> None:

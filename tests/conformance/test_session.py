@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conformance.baseline import Baseline, Comparison
 from conformance.history import NotClaimed
 from conformance.judges import JUDGES, Judge
 from conformance.load import Loaded, load
 from conformance.plan import Unobservable
 from conformance.session import Options, Session
-from conformance.spec import Strict
+from conformance.spec import Serve, Strict
 from conformance.verdict import Status, Verdict
-from tests.conformance.fakeback import CASE, FACTS, Back, Broken
+from tests.conformance.fakeback import CASE, FACTS, Back, Broken, Target
 
 
 @pytest.fixture
@@ -73,6 +75,46 @@ def test_every_arm_is_performed_and_the_main_one_gets_solos(
         *("serve default", "run main", "solos 8", "end default"),
         *("serve cold", "run cold", "end cold"),
     ]
+
+
+def test_a_case_is_performed_again_and_again_beside_the_one_that_is_judged(
+    tmp_path: Path, back: Back, start: Callable[..., Session]
+) -> None:
+    session, case = start(), loaded(tmp_path)
+    found = [session.repeat(case, number) for number in range(3)]
+    assert [workload.rung for workload in found] == ["", "repeat-1", "repeat-2"]
+    assert back.events.count("run main") == 3
+
+
+def test_what_is_compared_stands_in_the_history(tmp_path: Path, start: Callable[..., Session]) -> None:
+    told = Comparison(
+        name="mine",
+        scale="ci",
+        recorded=Baseline(server="x", scale="ci", machine={}, noise=1, repeats={}, scenarios={}),
+    )
+    session, case = start(baseline=told), loaded(tmp_path)
+    assert session.workload(case, "").baseline == told.model_dump(exclude_none=True)
+    path = session.options.history
+    session.close()
+    replayed = start(how="replay", replay=(path,))
+    assert replayed.workload(case, "").baseline == told.model_dump(exclude_none=True)
+
+
+def test_a_case_may_get_a_process_of_its_own(
+    tmp_path: Path, back: Back, start: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[Serve] = []
+    serve = back.for_serve
+
+    def noted(how: Serve) -> AbstractContextManager[Target]:
+        served.append(how)
+        return serve(how)
+
+    monkeypatch.setattr(back, "for_serve", noted)
+    case = loaded(tmp_path)
+    start(fresh=frozenset({"area/case"})).workload(case, "")
+    start().workload(case, "")
+    assert [how.fresh for how in served if how.profile == "default"] == [True, False]
 
 
 def test_a_workload_runs_once_for_all_expectations(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -13,9 +14,11 @@ import pytest
 
 from conformance import launch
 from conformance.dialect import Dialect
+from conformance.fleet import Fleet, open_target
 from conformance.launch import free_port
+from conformance.plan import Unobservable
 from conformance.spec import Serve
-from conformance.target import Fleet, Target, TargetError, TargetOptions, Unobservable, open_target
+from conformance.target import Target, TargetError, TargetOptions
 from tests.conformance import fakeserver
 from tests.conformance.fakeserver import CERTIFICATE, Behaviour, fake_server, planned
 from tests.conformance.targets import TEXT, dialect, fake_target, options
@@ -206,6 +209,17 @@ def test_a_server_that_is_gone_is_noticed() -> None:
 def test_processes_are_those_that_were_started_here() -> None:
     with fake_target() as (target, _):
         assert target.process_ids() == []
+        assert target.meter() is None
+
+
+def test_the_process_of_an_endpoint_may_be_named() -> None:
+    with fake_target(pid=os.getpid()) as (target, _):
+        assert target.process_ids()[0] == os.getpid()
+        meter = target.meter()
+        assert meter is not None
+        reading = meter.read()
+        assert reading is not None
+        assert reading.bytes > 2**20
 
 
 def test_an_address_that_nobody_answers_is_a_clear_error() -> None:
@@ -293,6 +307,15 @@ def test_a_profile_becomes_flags_of_the_command(fleet: Fleet) -> None:
         assert target.child.command[-1] == "--odd"
 
 
+def test_a_profile_that_is_optional_is_not_missed(fleet: Fleet) -> None:
+    with fleet.for_serve(Serve(profile="tight", optional=True, fresh=True)) as target:
+        assert target.child is not None
+        assert target.child.command[-1] not in ("--odd", "--cold")
+    with fleet.for_serve(Serve(profile="odd", optional=True)) as target:
+        assert target.child is not None
+        assert target.child.command[-1] == "--odd"
+
+
 def test_a_profile_that_the_family_lacks_is_unobservable(fleet: Fleet) -> None:
     message = "plain server has no launch profile 'tight'"
     with pytest.raises(Unobservable, match=message), fleet.for_serve(Serve(profile="tight")):
@@ -336,7 +359,7 @@ def test_a_launched_server_that_is_no_llm_is_ended(monkeypatch: pytest.MonkeyPat
         return child, url
 
     monkeypatch.setattr(launch, "launch_command", launched)
-    monkeypatch.setattr("conformance.target._answers", lambda url: True)
+    monkeypatch.setattr("conformance.fleet._answers", lambda url: True)
     script = "import time; print('I am a teapot', flush=True); time.sleep(60)"
     command = shlex.join([sys.executable, "-c", script, "{port}"])
     with pytest.raises(

@@ -18,6 +18,7 @@ import pytest
 
 # Here, since an inner run would import anew what is not imported before it, for seconds.
 from conformance import backend, session  # noqa: F401
+from conformance.launch import free_port
 from conformance.record import read
 from tests.conformance.fakeserver import Behaviour, FakeServer, fake_server
 from tests.conformance.targets import dialect
@@ -253,6 +254,16 @@ def test_a_server_that_is_silent_meets_the_timeout(run: Run) -> None:
         over.set()
     assert seen.outcomes == {"silent": "failed", "fair": "passed"}
     assert "did not end in time" in seen.texts["silent"]
+    assert "timed out: no end of the reply within 0.4 s" in seen.texts["silent"]
+
+
+def test_an_endpoint_that_was_never_there_is_told_once(pytester: pytest.Pytester) -> None:
+    files = [write(pytester.path, name, 4) for name in ("one", "two", "three")]
+    seen, url = Seen(), f"http://127.0.0.1:{free_port()}"
+    ran = pytester.runpytest_inprocess(*PLAIN, "--endpoint", url, "--history", "h", *files, plugins=[seen])
+    assert seen.outcomes == {"one": "failed"}
+    assert f"no target: nothing answers at {url}: connection refused" in ran.stdout.str()
+    assert "Traceback" not in ran.stdout.str() + ran.stderr.str()
 
 
 def test_a_clock_that_jumps_changes_nothing(

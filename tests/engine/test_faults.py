@@ -85,3 +85,15 @@ def test_report_without_reuse_says_cached_and_computes_everything() -> None:
     assert (again.cached, again.ids()) == (32, expected(prompt, 4))
     assert engine.scheduler.counts["computed_tokens_total"] - computed == 33
     assert engine.scheduler.problems() == []
+
+
+def test_report_without_reuse_is_promised_every_block_it_takes() -> None:
+    """A granule of two blocks, an odd number of them stored: 6 for the prompt, one for a fourth token."""
+    engine = Rig(parts_for("report_without_reuse"), grid=8)
+    prompt = engine.prompt(23)
+    engine.run(prompt[:21])
+    again = engine.add(prompt)
+    engine.steps(1)
+    assert (again.cached, engine.paged.promised) == (16, 7 - 2)
+    engine.drain()
+    assert again.ids() == expected(prompt, 4, grid=8)

@@ -1,0 +1,164 @@
+"""The hunt: workloads one after another until one fails, and that one made as small as it gets.
+
+Knows Hypothesis and when an example failed. Does not know how workloads are made up, performed or written. A
+vacuous, inconclusive or unobservable verdict is no failure: nobody promised that a random workload shows
+anything.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Flaky
+from hypothesis.strategies import SearchStrategy
+
+from conformance.explore.script import Json
+from conformance.spec import Expect
+from conformance.verdict import Status, Verdict
+
+Judged = list[tuple[Expect, Verdict]]
+Judge = Callable[[Json], Judged]
+"""Performs the workload of a spec's content and judges every expectation of it."""
+
+ACCUSES = (Status.FAIL, Status.TIMEOUT)
+"""A request that never ends is a failure too: no healthy server leaves one."""
+_SHRINK = 60.0
+"""Seconds that are spent on making a failure smaller."""
+
+
+@dataclass
+class Failure:
+    """The smallest workload that failed, and what the judges said of it."""
+
+    data: Json
+    accusers: Judged
+    """Those that failed."""
+
+
+def accusers(verdicts: Judged) -> Judged:
+    return [(expect, verdict) for expect, verdict in verdicts if verdict.status in ACCUSES]
+
+
+@dataclass
+class Hunt:
+    """What came of it. `examples`: performed until the first failure, or all; `seconds` as long."""
+
+    examples: int = 0
+    seconds: float = 0.0
+    shrinking: int = 0
+    """Examples performed to make the failure smaller."""
+    failure: Failure | None = None
+    statuses: Counter[str] = field(default_factory=Counter)
+    """Verdicts by status, of all examples until the first failure."""
+    errors: list[str] = field(default_factory=list)
+    """Reasons of verdicts that were errors; a few."""
+    alarms: list[str] = field(default_factory=list)
+    """What failed on the healthy engine as well, where there is one to compare with; a few."""
+    is_flaky: bool = False
+    """Whether the failure did not come back when the same workload ran again."""
+
+
+class _Found(Exception):
+    """A workload failed; one type for each judge, so that Hypothesis does not take one for another."""
+
+
+class _TimeUp(BaseException):
+    """No more examples; not an Exception, which Hypothesis would take for a failure."""
+
+
+def hunt(
+    workloads: SearchStrategy[Json],
+    judge: Judge,
+    examples: int,
+    number: int = 0,
+    seconds: float | None = None,
+    healthy: Judge | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Hunt:
+    """At most so many examples, and so many seconds; `number` is the seed of all random choice.
+
+    With `healthy`, what fails counts where it passes there: neither a false alarm nor a spec that shows
+    nothing on a server without the fault.
+    """
+    found = Hunt()
+    chase = _Chase(found, judge, healthy, clock, seconds)
+    run = settings(
+        max_examples=examples, database=None, deadline=None, print_blob=False, report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck),
+    )(seed(number)(given(workloads)(chase.one)))  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what Hypothesis thinks of a strategy is no finding
+        try:
+            run()
+        except (_Found, _TimeUp):
+            pass
+        except Flaky:
+            found.is_flaky = True
+        except BaseExceptionGroup as group:
+            if not all(isinstance(error, _Found | Flaky) for error in group.exceptions):
+                raise
+    return found
+
+
+class _Chase:
+    """One example after another."""
+
+    def __init__(
+        self,
+        found: Hunt,
+        judge: Judge,
+        healthy: Judge | None,
+        clock: Callable[[], float],
+        seconds: float | None,
+    ) -> None:
+        self._found, self._judge, self._healthy, self._clock = found, judge, healthy, clock
+        self._start = clock()
+        self._end = None if seconds is None else self._start + seconds
+
+    def one(self, data: Json) -> None:
+        if self._end is not None and self._clock() > self._end:
+            raise _TimeUp
+        verdicts = self._judge(data)
+        self._count(verdicts)
+        failure = Failure(data, self._confirmed(data, accusers(verdicts)))
+        if not failure.accusers:
+            return
+        if self._found.failure is None:
+            self._end = self._clock() + _SHRINK
+        if self._found.failure is None or _size(data) <= _size(self._found.failure.data):
+            self._found.failure = failure
+        raise _type_of(failure.accusers[0][0].judge)(failure.accusers[0][1].witness)
+
+    def _confirmed(self, data: Json, found: Judged) -> Judged:
+        if self._healthy is None or not found:
+            return found
+        sound = {(e.judge, e.id): verdict for e, verdict in self._healthy(data)}
+        alarms = [f"{e.judge}: {v.witness}" for e, v in found if sound[e.judge, e.id].status in ACCUSES]
+        self._found.alarms = list(dict.fromkeys([*self._found.alarms, *alarms]))[:5]
+        return [(e, v) for e, v in found if sound[e.judge, e.id].status is Status.PASS]
+
+    def _count(self, verdicts: Judged) -> None:
+        if self._found.failure is not None:
+            self._found.shrinking += 1
+            return
+        self._found.examples += 1
+        self._found.seconds = self._clock() - self._start
+        self._found.statuses.update(str(verdict.status) for _, verdict in verdicts)
+        reasons = [verdict.reason for _, verdict in verdicts if verdict.status is Status.ERROR]
+        self._found.errors = list(dict.fromkeys([*self._found.errors, *reasons]))[:5]
+
+
+_TYPES: dict[str, type[_Found]] = {}
+
+
+def _type_of(judge: str) -> type[_Found]:
+    return _TYPES.setdefault(judge, type(f"Found_{judge}", (_Found,), {}))
+
+
+def _size(data: Json) -> tuple[int, int]:
+    return len(data["steps"]), len(str(data))
