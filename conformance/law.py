@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from conformance.history import Facts, Outcome, Workload
 
 Prompt = list[int] | str
+STRANGERS = 4
+"""Tokens that prompts of other workloads may share where no salt field keeps them apart: the heads in front of
+them are drawn words, of which two may begin alike, and a target may put tokens of its own before all."""
 
 
 class LawUnknownError(ValueError):
@@ -104,7 +107,7 @@ def lcp_with_stored(workload: Workload, outcome: Outcome) -> Lcp:
     facts = workload.facts[outcome.arm]
     if _prompt(outcome) is None:
         raise LawUnknownError(f"{outcome.id} is a chat, and the target does not tell its rendered ids")
-    certain, possible = Lcp(0, 0), 0
+    certain, possible = Lcp(0, 0), 0 if facts.has_salt else STRANGERS
     for other in _same_identity(workload, outcome):
         if other.sent < outcome.ended:
             possible = max(possible, _shared(facts, outcome, other, generated=True)[1])

@@ -40,6 +40,7 @@ def test_the_registry_holds_the_words_of_the_language() -> None:
         "refused_at_once", "resumed", "written_only", "forgotten", "reset_meant", "renewed",
         "nothing_carried",
         "told_apart", "rerendered",
+        "within_baseline", "footprint_returned", "grown_in_place", "footprint_reset",
     }  # fmt: skip
 
 

@@ -214,3 +214,10 @@ def test_arithmetic_can_be_read() -> None:
 def test_arithmetic_in_tokens_has_no_floor() -> None:
     law = after_seed(*PREFIX, *suffix(1), made=workload(seed(), facts=facts(granule=1)))
     assert law.high_arithmetic == "min(LCP 200, n - 1 = 223) = 200"
+
+
+@pytest.mark.parametrize(("salted", "granule", "high"), [(False, 1, 4), (False, 32, 0), (True, 1, 0)])
+def test_heads_of_other_workloads_may_begin_alike(salted: bool, granule: int, high: int) -> None:
+    alone = reply(ask("alone", list(range(100, 200))), 5, 6)
+    made = workload(alone, facts=facts(has_salt=salted, granule=granule))
+    assert (lawful(made, alone).low, lawful(made, alone).high) == (0, high)

@@ -94,7 +94,7 @@ HOSTS = {
     "deepseek": "api.deepseek.com",
 }
 HEADERS = {
-    "mlx-lm": {"server": "BaseHTTP/0.6 Python/3.11.2"},
+    "mlx-lm": {"server": "BaseHTTP/0.6 Python/3.11.2", "access-control-allow-methods": "*"},
     "llama-server": {"server": "llama.cpp"},
     "transformers": {**UVICORN, "x-request-id": "5f0a"},
 }
@@ -166,3 +166,8 @@ def test_no_route_that_computes_is_asked(name: str) -> None:
 def test_a_page_whose_reading_takes_it_away_from_others_is_never_read() -> None:
     known = next(known for known in dialects() if known.dialect == "tensorrt-llm")
     assert {stats.get for stats in known.stats} == {"/prometheus/metrics"}
+
+
+def test_a_python_server_that_is_healthy_is_not_taken_for_mlx_lm() -> None:
+    server = Canned(PAGES["mlx-lm"], headers={"server": "BaseHTTP/0.6 Python/3.11.2"})
+    assert recognise(cast(Target, server), dialects()).dialect == "generic"
