@@ -7,6 +7,7 @@ that one of them fails.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -73,9 +74,11 @@ _LOADED = ("model", "tokenizer")
 
 
 def _mutated(loaded: Any, mixin: type[Any]) -> Any:
-    """The same loaded model or tokenizer with a mixin's methods in front of its own."""
-    loaded.__class__ = _before(mixin, type(loaded))
-    return loaded
+    """A twin of the loaded model or tokenizer with a mixin's methods in front of its own; the original, which
+    others may share, stays as it is."""
+    twin = copy.copy(loaded)
+    twin.__class__ = _before(mixin, type(loaded))
+    return twin
 
 
 def known() -> list[Fault]:
