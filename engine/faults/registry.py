@@ -8,6 +8,7 @@ that one of them fails.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,9 +74,11 @@ _LOADED = ("model", "tokenizer")
 
 
 def _mutated(loaded: Any, mixin: type[Any]) -> Any:
-    """The same loaded model or tokenizer with a mixin's methods in front of its own."""
-    loaded.__class__ = _before(mixin, type(loaded))
-    return loaded
+    """The loaded model or tokenizer with a mixin's methods in front of its own; a twin, since another engine
+    of this process may use the same."""
+    twin = copy(loaded)
+    twin.__class__ = _before(mixin, type(loaded))
+    return twin
 
 
 def known() -> list[Fault]:
