@@ -7,8 +7,8 @@ that one of them fails.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,9 +74,9 @@ _LOADED = ("model", "tokenizer")
 
 
 def _mutated(loaded: Any, mixin: type[Any]) -> Any:
-    """A twin of the loaded model or tokenizer with a mixin's methods in front of its own; the original, which
-    others may share, stays as it is."""
-    twin = copy.copy(loaded)
+    """The loaded model or tokenizer with a mixin's methods in front of its own; a twin, since another engine
+    of this process may use the same."""
+    twin = copy(loaded)
     twin.__class__ = _before(mixin, type(loaded))
     return twin
 

@@ -97,3 +97,11 @@ def test_report_without_reuse_is_promised_every_block_it_takes() -> None:
     assert (again.cached, engine.paged.promised) == (16, 7 - 2)
     engine.drain()
     assert again.ids() == expected(prompt, 4, grid=8)
+
+
+def test_a_mutated_tokenizer_leaves_the_next_engine_whole() -> None:
+    chat = [{"role": "user", "content": "One?"}]
+    stamped = rig("stamp_the_chat").engine.tokenizer
+    healthy = Rig().engine.tokenizer
+    assert stamped.render_chat(chat) != healthy.render_chat(chat)
+    assert healthy.render_chat(chat) == healthy.render_chat(chat)
