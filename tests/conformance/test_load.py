@@ -110,6 +110,8 @@ def test_as_names_another_requirement(tmp_path: Path) -> None:
         ("counted: {of: eight}", "counted:", 19, 3, "the key 'of' is missing"),
         ("counted: {of: eight}", "counted: [1]", 18, 14, "the arguments of counted are a mapping, not [1]"),
         ("counted: {of: eight}", "{counted: {}, of: 1}", 18, 5, "an expectation is one judge's word"),
+        ("counted: {of: eight}", "same_as: {of: eight, as: count/1}", 18, 14, "say with `to` or `arm` what"),
+        ("counted: {of: eight}", "delta: {gauge: x, since: before, until: before}", 18, 12, "'x' is no gauge"),
         ("counted:", "countend:", 18, 5, "unknown judge 'countend', did you mean 'counted'?"),
         ("counted: {of: eight}", "counted: {of: eight, as: x}", 18, 30, "should match the pattern"),
         ("id: adopt-them", "id: counted", 19, 5, "two expectations are called 'counted'"),
@@ -298,6 +300,13 @@ def test_two_files_with_one_id(tmp_path: Path) -> None:
     assert isinstance(first, Loaded)
     assert isinstance(second, SpecError)
     assert "b.yaml:2:5: the id 'adopt/sample' is already that of" in str(second)
+
+
+def test_arguments_that_do_not_fit_hide_no_other_mistake(tmp_path: Path) -> None:
+    bad = GOOD.replace("counted: {of: eight}", "same_as: {of: eight, as: count/1}").replace("at_least", "atleast")
+    assert [line for line, _, _ in places(refused(tmp_path, bad))] == [18, 19]
+    paths = [write(tmp_path, bad, "a.yaml"), write(tmp_path, GOOD.replace("title:", "titel:"), "b.yaml")]
+    assert [type(found) for found in load_all(paths)] == [SpecError, SpecError]
 
 
 def test_spec_files_are_found_in_order(tmp_path: Path) -> None:
