@@ -114,7 +114,7 @@ def _given(spec: Spec) -> Iterator[tuple[Location, str]]:
 
 
 def _ladder(spec: Spec, document: Document) -> Iterator[Problem]:
-    if len(spec.ladder) > 1:
+    if len(spec.ladder) > 1 or ("ladder" in spec.model_fields_set and not spec.ladder):
         yield document.problem(("for",), "a ladder has one variable", "one key with a list of lengths")
     for name, values in spec.ladder.items():
         if name in SYMBOLS:
@@ -143,7 +143,7 @@ def _words(spec: Spec, document: Document) -> Iterator[Problem]:
 def _lengths(spec: Spec, document: Document) -> Iterator[Problem]:
     for loc, expr, variables in _all_lengths(spec):
         try:
-            check_length(expr, variables)
+            check_length(expr, variables, least=0 if loc[-1] == "at" else 1)
         except LengthError as error:
             yield document.problem(loc, str(error))
 
@@ -277,6 +277,19 @@ def _references(spec: Spec, document: Document, judges: Mapping[str, Judge]) -> 
             if name not in legal.get(kind, ()):
                 loc = ("expect", i, expect.judge, argument)
                 yield document.problem(loc, f"no {kind} is called {name!r}", _one_of(legal.get(kind, ())))
+        yield from _with_itself(document, i, judges[expect.judge], expect)
+
+
+def _with_itself(document: Document, i: int, judge: Judge, expect: Expect) -> Iterator[Problem]:
+    """What is compared with itself is always equal; in another arm it is another one."""
+    seen: dict[tuple[str, str], str] = {}
+    named = () if expect.args.get("arm") is not None else references(judge, expect)
+    for argument, kind, name in named:
+        first = seen.get((kind, name))
+        if first is not None and kind != "arm":
+            message = f"the {kind} {name!r} is judged beside itself: `{first}` names it too"
+            yield document.problem(("expect", i, expect.judge, argument), message, f"another {kind}")
+        seen[kind, name] = argument
 
 
 def _ids(spec: Spec, document: Document) -> Iterator[Problem]:

@@ -53,14 +53,17 @@ def evaluate(expr: int | str, symbols: Mapping[str, int]) -> int:
     return value
 
 
-def check(expr: int | str, variables: Collection[str] = ()) -> None:
-    """Raise LengthError unless `expr` is made of numbers, SYMBOLS and `variables`, and can be a length."""
+def check(expr: int | str, variables: Collection[str] = (), least: int = 1) -> None:
+    """Raise LengthError unless `expr` is made of numbers, SYMBOLS and `variables`, and can be a length.
+
+    `least` is 0 for a position, which counts from there.
+    """
     unknown = next((name for name in names(expr) if name not in (*SYMBOLS, *variables)), None)
     if unknown is not None:
         raise LengthError(f"{expr!r}: unknown symbol {unknown!r}; {_legal(variables)}")
     value = constant(expr)
-    if value is not None and value < 1:
-        raise LengthError(f"{_shown(expr)} is {_shown(value)} tokens; at least 1 is needed")
+    if value is not None and value < least:
+        raise LengthError(f"{_shown(expr)} is {_shown(value)} tokens; at least {least} is needed")
     if isinstance(expr, str):
         _check_constants(_parse(expr), expr)
 

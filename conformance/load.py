@@ -195,13 +195,18 @@ def _problem(
         return document.problem(loc, message, ", ".join(legal), key=True)
     if error["type"] == "missing":
         return document.problem(loc[:-1], f"the key {loc[-1]!r} is missing")
-    if loc[-1] == "[key]":
+    if loc[-1:] == ("[key]",):
         return document.problem(loc[:-1], _reason(error), key=True)
     return document.problem(loc, _reason(error))
 
 
 def _in_file(error: ErrorDetails) -> Location:
-    """Where the error stands in the file: without the tags of unions, under the names a file uses."""
+    """Where the error stands in the file: without the tags of unions, under the names a file uses.
+
+    Arguments that do not fit each other stand nowhere of their own: the place is that of all of them.
+    """
+    if not error["loc"]:
+        return ()
     *around, last = (_word(step) for step in error["loc"])
     is_tag = str(last).startswith("<") and error["type"] not in ("extra_forbidden", "missing")
     inner = [] if is_tag else [last]
@@ -216,6 +221,8 @@ def _word(step: int | str) -> int | str:
 def _reason(error: ErrorDetails) -> str:
     if error["type"] == "too_short":
         return "at least one item is needed"
+    if error["type"] == "value_error" and not error["loc"]:
+        return error["msg"].removeprefix("Value error, ")
     message = error["msg"].replace("String should match pattern", "should match the pattern")
     shown = repr(error["input"])
     what = _NEEDED.get(error["type"]) or message.removeprefix("Input ").removeprefix("Value error, ")

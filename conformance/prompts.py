@@ -185,14 +185,14 @@ class Prompts:
         return self.draw(count, self.texts[part.head_of].seed)
 
     def _changed(self, part: ChangedPart, loc: Location) -> Prompt:
-        whole, at = self._text_tokens(part.changed), self.tokens(part.at, (*loc, "at"))
+        whole, at = self._text_tokens(part.changed), positive(part.at, self.symbols, (*loc, "at"), least=0)
         if at >= whole:
             message = f"no token stands at {at} of {part.changed!r}, which has {whole}: 0 to {whole - 1}"
             raise PlanError(message, (*loc, "at"))
         seed = self.texts[part.changed].seed
-        text, head = self.draw(whole, seed), self.draw(at, seed)
-        if isinstance(text, str) or isinstance(head, str):
-            return _other_letter(str(text), len(head))
+        text = self.draw(whole, seed)
+        if isinstance(text, str):
+            return _other_letter(text, len(self.draw(at, seed)) if at else 0)
         return [*text[:at], next(int(f) for f in self._firsts if f != text[at]), *text[at + 1 :]]
 
     def _text_tokens(self, name: str) -> int:
@@ -210,16 +210,16 @@ def _other_letter(text: str, at: int) -> str:
     return f"{text[:at]}{'q' if text[at : at + 1] != 'q' else 'z'}{text[at + 1 :]}"
 
 
-def positive(length: Length, symbols: Mapping[str, int], loc: Location) -> int:
-    """A length as a number of tokens, at least 1."""
+def positive(length: Length, symbols: Mapping[str, int], loc: Location, least: int = 1) -> int:
+    """A length as a number of tokens, at least 1; a position, which is one too, begins at 0."""
     try:
         tokens = evaluate(length, symbols)
     except UnknownHere as unknown:
         raise Unobservable(f"{unknown}, and the length {length!r} needs it") from None
     except LengthError as error:
         raise PlanError(str(error), loc) from None
-    if tokens < 1:
-        raise PlanError(f"{length!r} is {tokens} tokens on this target; at least 1 is needed", loc)
+    if tokens < least:
+        raise PlanError(f"{length!r} is {tokens} tokens on this target; at least {least} is needed", loc)
     return tokens
 
 

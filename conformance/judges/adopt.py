@@ -17,6 +17,7 @@ from conformance.judges.base import (
     Case,
     Finding,
     Stop,
+    below_zero,
     cached_of,
     guard,
     held_together,
@@ -74,7 +75,9 @@ def _judge_adoption(got: Sequence[Outcome], laws: Sequence[Lawful], wanted: int,
     adopting = sum(cached_of(outcome) > 0 for outcome in got)
     wrong = next(((o, law) for o, law in pairs if cached_of(o) > 0 and not law.allows(cached_of(o))), None)
     witness, culprit = "", None
-    if adopting < wanted:
+    if (negative := below_zero(got)) is not None:
+        witness, culprit = negative
+    elif adopting < wanted:
         culprit, law = next((o, law) for o, law in pairs if cached_of(o) == 0)
         witness = f"only {adopting} of {len(got)} adopted. {_missed(culprit, law, cold)}"
     elif wrong is not None:

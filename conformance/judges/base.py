@@ -231,6 +231,18 @@ def cached_of(outcome: Outcome) -> int:
     return outcome.cached or 0
 
 
+def is_hit(outcome: Outcome) -> bool:
+    """Whether a request reports reuse; neither absent nor a count below 0, which is none, says so."""
+    return (outcome.cached or 0) > 0
+
+
+def below_zero(outcomes: Sequence[Outcome]) -> tuple[str, Outcome] | None:
+    """The first request with a count that is none, as a witness."""
+    wrong = next((o for o in outcomes if (o.cached or 0) < 0), None)
+    told = f"{wrong.id} reports {wrong.cached} cached tokens; a count is never below 0" if wrong else ""
+    return (told, wrong) if wrong else None
+
+
 def in_flight_together(outcomes: Sequence[Outcome]) -> bool:
     """Whether every request had been sent before the first one ended."""
     return max(o.sent for o in outcomes) < min(o.ended for o in outcomes)

@@ -115,7 +115,7 @@ def _close(a: float | None, b: float | None, margin: float) -> bool:
 
 def _guard_effect(args: ChosenAlike, case: Case, got: Sequence[Outcome]) -> None:
     if args.reuse:
-        cold = next((o.id for o in got if not cached_of(o)), None)
+        cold = next((o.id for o in got if cached_of(o) <= 0), None)
         guard(cold is None, f"{cold} adopted nothing, so warm was not compared with cold")
     asked = [o for o in got if o.plan.sampling.get("prompt_logprobs")]
     silent = next((o.id for o in asked if not o.prompt_logprobs), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conformance.history import Outcome
-from conformance.judges.base import Case, Finding, cached_of, guard, need, register, seen, step_ref
+from conformance.judges.base import Case, Finding, cached_of, guard, is_hit, need, register, seen, step_ref
 from conformance.law import Lawful
 from conformance.spec import Name, Strict
 
@@ -24,7 +24,7 @@ def counted(args: Counted, case: Case) -> Finding:
     judged = [(o, case.lawful(o)) for o in case.requests(args.of)]
     wrong = next(((o, law) for o, law in judged if not 0 <= cached_of(o) <= law.high), None)
     if wrong is None:
-        warm = any(o.cached for o in case.workload.outcomes if o.arm == "main")
+        warm = any(is_hit(o) for o in case.workload.outcomes if o.arm == "main")
         guard(warm, "no request of the case reports a hit, so 0 everywhere would pass")
     return Finding(
         expected="0 <= cached <= min(n - 1, law_hi) for every request",

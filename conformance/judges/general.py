@@ -21,6 +21,7 @@ from conformance.judges.base import (
     arm_ref,
     cached_of,
     guard,
+    is_hit,
     mark_ref,
     need_same_prompts,
     register,
@@ -162,7 +163,7 @@ def _equal_line(outcome: Outcome, difference: Difference | None) -> str:
 
 def _guard_same(args: SameAs, case: Case, got: Sequence[Outcome], others: Sequence[Outcome]) -> None:
     if args.hit:
-        cold = next((o.id for o in got if not cached_of(o)), None)
+        cold = next((o.id for o in got if cached_of(o) <= 0), None)
         guard(cold is None, f"{cold} adopted nothing")
     if args.between:
         own = {args.of, args.to}
@@ -229,7 +230,7 @@ def _wrong_count(args: AllLawful, outcome: Outcome, law: Lawful) -> str:
 def _guard_lawful(args: AllLawful, case: Case, judged: Sequence[tuple[Outcome, Lawful]]) -> None:
     if args.zero:
         hits = case.requests(args.positive) if args.positive else case.workload.outcomes
-        guard(any(o.cached for o in hits), "no other request hits, so a cache that is off would pass")
+        guard(any(is_hit(o) for o in hits), "no other request hits, so a cache that is off would pass")
         return
     case.granule()
     guard(any(law.low > 0 for _, law in judged), f"nothing that {args.of!r} could adopt was stored")

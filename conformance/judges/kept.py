@@ -15,9 +15,11 @@ from conformance.judges.adopt import unlawful
 from conformance.judges.base import (
     Case,
     Finding,
+    below_zero,
     cached_of,
     guard,
     in_flight_together,
+    is_hit,
     mark_ref,
     need,
     register,
@@ -237,7 +239,7 @@ def _guard_inside_block(case: Case, got: Sequence[Outcome]) -> None:
     parts = [common_prefix(first, other or []) for other in ids[1:]]
     inside = any(at % block for at in parts)
     guard(inside, f"the branches part after {parts} tokens, at the edge of a block of {block}")
-    guard(any(o.cached for o in got), f"no branch of {got[0].step!r} adopted anything")
+    guard(any(is_hit(o) for o in got), f"no branch of {got[0].step!r} adopted anything")
 
 
 class Declined(Strict):
@@ -272,12 +274,14 @@ def declined(args: Declined, case: Case) -> Finding:
 def _declined_witness(
     case: Case, got: Sequence[Outcome], again: Sequence[Outcome], missed: float
 ) -> tuple[str, str | None]:
-    taker = next((o for o in got if cached_of(o)), None)
+    taker = next((o for o in got if cached_of(o) > 0), None)
     if taker is not None:
         return (
             f"{taker.id} cannot be served from stored rows, but reports {cached_of(taker)} cached",
             taker.id,
         )
+    if (wrong := below_zero(got)) is not None:
+        return wrong[0], wrong[1].id
     harmed = next((o for o in again if not case.lawful(o).allows(cached_of(o))), None)
     if harmed is not None:
         return f"{unlawful(harmed, case.lawful(harmed))}; {got[0].id} was declined in between", harmed.id

@@ -43,7 +43,7 @@ def no_false_hit(args: NoFalseHit, case: Case) -> Finding:
     judged = [(o, case.lawful(o)) for o in case.requests(args.of)]
     wrong = next(((o, law) for o, law in judged if not 0 <= cached_of(o) <= law.high), None)
     if wrong is None:
-        hit = any(cached_of(o) for o in case.requests(args.positive))
+        hit = any(cached_of(o) > 0 for o in case.requests(args.positive))
         guard(hit, f"the positive arm {args.positive!r} never hit, so a cache that is off would pass")
     return Finding(
         expected=f"cached <= law_hi of the LCP; {args.positive} hits",

@@ -21,6 +21,7 @@ from conformance.judges.base import (
     control,
     guard,
     in_flight_together,
+    is_hit,
     need,
     register,
     step_ref,
@@ -218,7 +219,7 @@ def _equality_finding(
 
 
 def _parts(outcome: Outcome, difference: Difference) -> str:
-    reuse = f"with {outcome.cached} cached tokens" if outcome.cached else "without reported reuse"
+    reuse = f"with {outcome.cached} cached tokens" if is_hit(outcome) else "without reported reuse"
     return f"{outcome.id} ({reuse}) parts from its solo run, which two cold runs agree on: {difference.text}"
 
 
@@ -238,7 +239,7 @@ def _guard_outputs(args: SameAsSolo, case: Case, got: Sequence[Outcome]) -> None
         lines,
     )
     if case.requirement != "out/2" or _hit_is_due(case, got):
-        guard(any(o.cached for o in got), f"no request of {args.of!r} reports a hit", lines)
+        guard(any(is_hit(o) for o in got), f"no request of {args.of!r} reports a hit", lines)
     if args.mixed:
         guard(any(o.cached == 0 for o in got), f"no request of {args.of!r} was cold", lines)
     if case.requirement == "out/2":

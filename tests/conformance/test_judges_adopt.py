@@ -46,6 +46,14 @@ def test_one_adopter_of_eight_fails_and_names_the_first_that_missed() -> None:
     )
 
 
+def test_a_count_below_zero_is_no_adoption() -> None:
+    verdict = judge("adopters", workload(seed(), *burst([192] * 6 + [-5, -5])), of="eight")
+    assert (verdict.status, verdict.request) == (Status.FAIL, "eight[6]")
+    assert verdict.witness == "eight[6] reports -5 cached tokens; a count is never below 0"
+    enough = judge("adopters", workload(seed(), *burst([192] * 7 + [-5])), of="eight")
+    assert (enough.status, enough.request) == (Status.FAIL, "eight[7]")
+
+
 def test_at_least_can_ask_for_all() -> None:
     made = workload(seed(), *burst([192] * 7 + [0]))
     assert judge("adopters", made, of="eight", at_least=8).status is Status.FAIL

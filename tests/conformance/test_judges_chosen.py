@@ -76,8 +76,9 @@ def test_an_option_without_effect_is_vacuous() -> None:
     )
 
 
-def test_a_request_that_adopted_nothing_is_vacuous() -> None:
-    assert alike(chosen(None, None, cached=0)).reason == (
+@pytest.mark.parametrize("cached", [0, -5])
+def test_a_request_that_adopted_nothing_is_vacuous(cached: int) -> None:
+    assert alike(chosen(None, None, cached=cached)).reason == (
         "chosen adopted nothing, so warm was not compared with cold"
     )
 

@@ -201,6 +201,12 @@ def test_zero_is_zero_while_another_hits() -> None:
     assert judge("lawful", made, of="series", zero=True, positive="eight").status is Status.PASS
 
 
+def test_a_count_below_zero_is_no_hit_of_another() -> None:
+    made = workload(seed(), *series([0]), *burst([-5]))
+    verdict = judge("lawful", made, of="series", zero=True, positive="eight")
+    assert verdict.status is Status.VACUOUS
+
+
 def test_zero_everywhere_is_vacuous() -> None:
     assert lawful(series([0]), zero=True).status is Status.VACUOUS
 

@@ -264,6 +264,7 @@ def test_a_request_that_cannot_adopt_computes_all_and_is_counted() -> None:
     ("made", "said"),
     [
         (declined(cached=192), "asked cannot be served from stored rows, but reports 192 cached"),
+        (declined(cached=-5), "asked reports -5 cached tokens; a count is never below 0"),
         (declined(again=0), "again reports 0 cached tokens, although seed had stored"),
         (declined(missed=0), "1 requests declined what was stored, 0 are counted as missed"),
     ],

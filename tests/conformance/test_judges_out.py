@@ -268,6 +268,12 @@ def test_warm_against_cold_needs_no_batch() -> None:
     assert same(made, "out/1").status is Status.PASS
 
 
+def test_a_count_below_zero_is_no_hit() -> None:
+    assert same(scene([-5, 192, 192]), "out/1").status is Status.PASS
+    verdict = same(scene([-5, 0, -5]), "out/1")
+    assert (verdict.status, verdict.reason) == (Status.VACUOUS, "no request of 'three' reports a hit")
+
+
 def test_a_mixed_batch_must_be_mixed() -> None:
     assert same(scene([0, 192, 192]), "out/2", mixed=True).status is Status.PASS
     verdict = same(scene(), "out/2", mixed=True)

@@ -93,6 +93,8 @@ def test_as_names_another_requirement(tmp_path: Path) -> None:
         ("[system, {unique: n}]", "[]", 10, 13, "at least one item is needed"),
         ("leave: {phase: decoding}", "leave: 3", 15, 12, "a mapping is needed, not 3"),
         ("{n: [1G-1, 1G]}", "{n: [1G-1, n]}", 7, 17, "unknown symbol 'n'"),
+        ("{n: [1G-1, 1G]}", "{}", 7, 6, "a ladder has one variable"),
+        ("{head_of: system, tokens: 2B}", "{changed: system, at: -1}", 14, 36, "at least 0 is needed"),
         ("{n: [1G-1, 1G]}", "{n: []}", 7, 10, "the rungs of a ladder"),
         ("{n: [1G-1, 1G]}", "{n: [1G], m: [1]}", 7, 6, "a ladder has one variable"),
         ("{n: [1G-1, 1G]}", "{n: [1G], pool: [1]}", 7, 16, "'pool' is already a symbol"),
@@ -110,6 +112,12 @@ def test_as_names_another_requirement(tmp_path: Path) -> None:
         ("counted: {of: eight}", "counted:", 19, 3, "the key 'of' is missing"),
         ("counted: {of: eight}", "counted: [1]", 18, 14, "the arguments of counted are a mapping, not [1]"),
         ("counted: {of: eight}", "{counted: {}, of: 1}", 18, 5, "an expectation is one judge's word"),
+        ("counted: {of: eight}", "same_as: {of: eight, as: count/1}", 18, 14, "say with `to` or `arm` what"),
+        ("counted: {of: eight}", "delta: {gauge: x, since: a, until: b}", 18, 12, "'x' is no gauge"),
+        ("counted: {of: eight}", "same_as: {of: eight, to: eight}", 18, 30, "'eight' is judged beside"),
+        ("counted: {of: eight}", "delta: {gauge: live, equals: 0, since: before, until: before}", 18, 59,
+         "the mark 'before' is judged beside itself: `since` names it too"),
+        ("counted: {of: eight}", "distinct: {of: seed, others: [eight, eight]}", 18, 34, "'eight' is judged"),
         ("counted:", "countend:", 18, 5, "unknown judge 'countend', did you mean 'counted'?"),
         ("counted: {of: eight}", "counted: {of: eight, as: x}", 18, 30, "should match the pattern"),
         ("id: adopt-them", "id: counted", 19, 5, "two expectations are called 'counted'"),
@@ -124,7 +132,7 @@ def test_as_names_another_requirement(tmp_path: Path) -> None:
         ("title: A sample", "1: A sample", 1, 1, "the key 1 is not a text"),
         ("title: A sample", "? [1]\n: 2", 1, 1, "is not a text"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_named_at_its_place(
     tmp_path: Path, old: str, new: str, line: int, column: int, message: str
 ) -> None:
@@ -298,6 +306,22 @@ def test_two_files_with_one_id(tmp_path: Path) -> None:
     assert isinstance(first, Loaded)
     assert isinstance(second, SpecError)
     assert "b.yaml:2:5: the id 'adopt/sample' is already that of" in str(second)
+
+
+def test_a_step_may_be_compared_with_itself_in_another_arm(tmp_path: Path) -> None:
+    same = GOOD.replace("counted: {of: eight}", "same_as: {of: eight, to: eight, arm: again, as: count/1}")
+    assert load(write(tmp_path, same.replace("steps:", "arms: {again: {one_by_one: true}}\nsteps:")))
+
+
+def test_a_position_counts_from_0(tmp_path: Path) -> None:
+    assert load(write(tmp_path, GOOD.replace("{head_of: system, tokens: 2B}", "{changed: system, at: 0}")))
+
+
+def test_arguments_that_do_not_fit_hide_no_other_mistake(tmp_path: Path) -> None:
+    bad = GOOD.replace("counted: {of: eight}", "same_as: {of: eight}").replace("at_least", "atleast")
+    assert [line for line, _, _ in places(refused(tmp_path, bad))] == [18, 19]
+    paths = [write(tmp_path, bad, "a.yaml"), write(tmp_path, GOOD.replace("title:", "titel:"), "b.yaml")]
+    assert [type(found) for found in load_all(paths)] == [SpecError, SpecError]
 
 
 def test_spec_files_are_found_in_order(tmp_path: Path) -> None:

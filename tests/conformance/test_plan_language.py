@@ -68,16 +68,17 @@ def test_a_repeated_prompt_has_one_head_where_a_salt_is_text() -> None:
 
 
 @pytest.mark.parametrize("words", [Spoken(), Text()])
-def test_one_place_is_changed(words: Ids | Text) -> None:
+@pytest.mark.parametrize("at", [0, 5, "B-B"])
+def test_one_place_is_changed(words: Ids | Text, at: int | str) -> None:
     plan = made(
-        [{"send": "a", "prompt": ["system"]}, {"send": "b", "prompt": [{"changed": "system", "at": 5}]}],
+        [{"send": "a", "prompt": ["system"]}, {"send": "b", "prompt": [{"changed": "system", "at": at}]}],
         words,
     )
     sent = [one(plan, 0), one(plan, 1)]
     whole, other = ([*(r.prompt_ids or ()), *(r.prompt_text or "")] for r in sent)
     differ = [i for i, (a, b) in enumerate(zip(whole, other, strict=True)) if a != b]
     assert len(differ) == 1
-    assert differ == [5] or words.is_ids is False
+    assert differ == [5 if at == 5 else 0] or (words.is_ids is False and at == 5)
 
 
 def test_a_place_beyond_the_text_is_named() -> None:
