@@ -16,8 +16,8 @@ from conformance.history import Facts, Outcome, Workload
 
 Prompt = list[int] | str
 STRANGERS = 4
-"""Tokens that prompts of other workloads may share where no salt field keeps them apart: their heads are drawn
-words, of which two may begin alike, and a target may put tokens of its own before all."""
+"""Tokens that prompts of other workloads may share where no salt field keeps them apart: their heads are
+drawn words, of which two may begin alike, and a target may put tokens of its own before all."""
 
 
 class LawUnknownError(ValueError):
