@@ -100,7 +100,7 @@ def test_a_list_of_nothing_names_what_there_is(capsys: pytest.CaptureFixture[str
     assert command.main(["list", "nosuch"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("nothing begins with 'nosuch'; there is: adopt, ")
+    assert err.startswith("nothing begins with 'nosuch'; there is: area, count\n")
 
 
 def test_known_deviations_are_validated_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
