@@ -22,6 +22,7 @@ from conformance.marks import Document, Location, Problem
 from conformance.referring import referring
 from conformance.requirements import REQUIREMENTS
 from conformance.rungs import bound, rungs, words
+from conformance.sense import sense
 from conformance.spec import (
     Burst,
     ChangedPart,
@@ -61,6 +62,7 @@ def check(spec: Spec, document: Document, judges: Mapping[str, Judge]) -> list[P
         *_profiles(spec, document),
         *_leaves(spec, document),
         *referring(spec, document),
+        *sense(spec, document),
         *_references(spec, document, judges),
         *_counts(spec, document),
         *_decided(spec, document),
@@ -105,7 +107,7 @@ def _names(spec: Spec, document: Document) -> Iterator[Problem]:
 
 
 def _given(spec: Spec) -> Iterator[tuple[Location, str]]:
-    """Names of steps, and of entries; several entries of one burst may share one."""
+    """Names of steps, and of entries; two entries of one burst are no two steps (`sense.py`)."""
     for loc, step in walk.steps(spec):
         yield loc, step_name(step)
         each = list(getattr(step, "each", None) or ()) if isinstance(step, Request) else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from conformance.asks import (
     BanFirst,
@@ -288,10 +288,17 @@ class Expect(Strict):
     line: int = 0
 
 
+def _no_flag(value: object) -> object:
+    """`true` equals 1 in Python, and a literal is compared."""
+    if isinstance(value, bool):
+        raise ValueError("should be 1")
+    return value
+
+
 class Spec(Strict):
     """A case. `expect` is written as a list of one-key mappings and normalised by `load.py`."""
 
-    spec: Literal[1]
+    spec: Annotated[Literal[1], BeforeValidator(_no_flag)]
     id: SpecId
     title: str
     proves: list[Requirement] = Field(min_length=1)

@@ -96,6 +96,13 @@ def test_own_specs_are_listed_and_explained_too(folder: Path, capsys: pytest.Cap
     assert "server     llama-server: not claimed: " in out
 
 
+def test_a_list_of_nothing_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["list", "nosuch"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("nothing begins with 'nosuch'; there is: area, count\n")
+
+
 def test_known_deviations_are_validated_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "good.yaml").write_text("expectations: 1\ntarget: vllm\nknown: []\n")
     (folder / "bad.yaml").write_text("expectations: 1\ntarget: vllm\n")

@@ -234,16 +234,3 @@ def test_an_adapter_is_another_identity_until_it_is_reloaded(engine: Engine) -> 
     span = seen.span("fresh")
     assert span is not None
     assert (span.kind, span.detail["done"], span.detail["status"]) == ("reload", True, 200)
-
-
-@pytest.mark.parametrize(
-    ("more", "reason"),
-    [
-        ("adapter: z", "the target serves no adapter 'z' (a, b)"),
-        ("sampling: {top_p: 0.5, min_tokens: 1}\n    adapter: y", "the target serves no adapter 'y' (a, b)"),
-    ],
-)
-def test_what_the_engine_lacks_is_unobservable(engine: Engine, more: str, reason: str) -> None:
-    seen = engine.run(f"steps:\n  - send: one\n    prompt: [system]\n    {more}", "one")
-    assert seen.unobservable == reason
-    assert seen.outcomes == []

@@ -58,7 +58,7 @@ def test_a_request_that_ends_first_was_not_there(engine: Engine) -> None:
         steps:
           - start: short
             prompt: [system]
-            max_tokens: 2
+            max_tokens: 1B/16
           - when: {request: short, phase: decoding, tokens: 100}
         """,
         "short",

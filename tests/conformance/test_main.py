@@ -40,7 +40,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-@pytest.mark.parametrize(("prefix", "count"), [("area/l", 1), ("count/1", 2), ("store", 0)])
+@pytest.mark.parametrize(("prefix", "count"), [("area/l", 1), ("count/1", 2)])
 def test_list_by_prefix(capsys: pytest.CaptureFixture[str], prefix: str, count: int) -> None:
     assert command.main(["list", prefix]) == 0
     assert capsys.readouterr().out.count("proves") == count
