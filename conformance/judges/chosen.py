@@ -268,7 +268,7 @@ def _bad_count(outcome: Outcome) -> str:
 def _bad_token(outcome: Outcome) -> str:
     """Where the tokens of the logprobs spell another text than the reply."""
     tokens = outcome.logprob_tokens
-    if not tokens:
+    if not tokens or outcome.text in ("".join(tokens), "".join(tokens[:-1])):
         return ""
     for cut, spell in ((_plain, "".join), (_visible, _of_bytes)):
         spelled, text = cut(spell(tokens)), cut(outcome.text)

@@ -231,7 +231,7 @@ def test_an_arm_changes_how_the_same_is_sent() -> None:
     assert (burst({}).kind, burst({}).together) == ("burst", True)
     assert (burst({"one_by_one": True}).kind, burst({"one_by_one": True}).together) == ("series", False)
     assert [r.salt for r in burst({"salt": "private"}).requests] == [
-        "run-area/case-other-b[0]", "run-area/case-other-b[1]",
+        "run-area.case-other-b[0]", "run-area.case-other-b[1]",
     ]  # fmt: skip
     assert {r.stream for r in burst({"stream": False}).requests} == {False}
 
