@@ -266,7 +266,7 @@ class Reporter:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._tally is not None and (self._tally.entries or self._tally.kills):
+        if self._tally is not None and (self._tally.entries or self._tally.kills or self._tally.hunts):
             terminalreporter.section("conformance")
             for line in self._tally.lines(_width()):
                 terminalreporter.write_line(line)

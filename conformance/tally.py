@@ -39,9 +39,14 @@ class Tally:
     kills: list[dict[str, Any]] = field(default_factory=list)
     """Of a run with faults: what each spec found on each (`kills.py`)."""
 
+    hunts: list[str] = field(default_factory=list)
+    """Of a run that explores: what became of each fault, a line each."""
+
     def add(self, report: pytest.TestReport) -> None:
         found = {name: str(value) for name, value in report.user_properties}
         self._keep(report)
+        if report.when == "call" and "fault_summary" in found:
+            self.hunts.append(f"{found['fault']}  {found['fate']:<8}  {found['fault_summary']}")
         if report.when != "call" or not {"spec", "requirement", "verdict"} <= set(found):
             return
         self.entries.append(replace(entry_of(found), failed=report.failed))
@@ -89,4 +94,4 @@ class Tally:
         return [*table, "", *self._kill_lines(), *self.expired, *self.targets, *again]
 
     def _kill_lines(self) -> list[str]:
-        return [*kills.lines(self.kills), ""] if self.kills else []
+        return [*kills.lines(self.kills), ""] if self.kills else self.hunts
