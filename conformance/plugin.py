@@ -210,7 +210,7 @@ class Reporter:
         self._written: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        told = any(name == "requirement" for name, _ in report.user_properties)
+        told = any(name in ("requirement", "fault_summary") for name, _ in report.user_properties)
         if told or hasattr(report, "conformance"):
             from conformance.tally import Tally
 
@@ -229,7 +229,7 @@ class Reporter:
 
     def _not_judged(self) -> list[str]:
         asked = option(self._config, "min-judged")
-        if self._tally is None and not asked:
+        if (self._tally is None or self._tally.hunts) and not asked:
             return []
         from conformance.tally import Tally
 
