@@ -6,6 +6,7 @@ numbers of a concrete target (`plan.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
@@ -93,8 +94,13 @@ def _part_kind(part: object) -> str | None:
     """Tags wear brackets so that they are never taken for a key of the file (`load.py` drops them)."""
     if isinstance(part, str):
         return "<name>"
-    keys = part if isinstance(part, dict) else getattr(part, "model_fields_set", ())
-    return next((f"<{word}>" for word in PART_WORDS if word in keys), None)
+    return tag(part, PART_WORDS)
+
+
+def tag(value: object, words: Iterable[str]) -> str | None:
+    """The tag of the first of the words that a mapping of the file, or what was made of it, has as a key."""
+    keys = value if isinstance(value, dict) else getattr(value, "model_fields_set", ())
+    return next((f"<{word}>" for word in words if word in keys), None)
 
 
 Part = Annotated[

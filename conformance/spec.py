@@ -35,6 +35,7 @@ from conformance.asks import (
     Text,
     UniquePart,
     Variable,
+    tag,
 )
 
 __all__ = [
@@ -200,8 +201,7 @@ STEP_WORDS = (
 
 
 def _step_kind(step: object) -> str | None:
-    keys = step if isinstance(step, dict) else getattr(step, "model_fields_set", ())
-    return next((f"<{word}>" for word in STEP_WORDS if word in keys), None)
+    return tag(step, STEP_WORDS)
 
 
 Step = Annotated[

@@ -46,6 +46,15 @@ class Finding:
     request: str | None = None
     notes: Sequence[str] = ()
 
+    @classmethod
+    def about(
+        cls, wrong: tuple[Outcome, str] | None, expected: str, observed: Sequence[str] = (), **more: Any
+    ) -> Finding:
+        """A fail that names the request and says what is wrong with it; without one, none."""
+        if wrong is None:
+            return cls(expected, observed, **more)
+        return cls(expected, observed, witness=wrong[1], request=wrong[0].id, **more)
+
 
 class Stop(Exception):
     """Ends a judgement with a status other than pass or fail."""

@@ -162,11 +162,10 @@ def survivors(args: Survivors, case: Case) -> Finding:
     if apart is None:
         guard(bool(left), f"no client of {args.left!r} was seen to leave", lines)
         _guard_shared(args, case, got, left, lines)
-    return Finding(
+    return Finding.about(
+        apart,
         expected=f"each of {len(got)} survivors = its solo run",
         observed=lines,
-        witness=apart[1] if apart else "",
-        request=apart[0].id if apart else None,
     )
 
 

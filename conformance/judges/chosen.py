@@ -224,11 +224,10 @@ def logprobs_true(args: LogprobsTrue, case: Case) -> Finding:
         need(len(told) == len(got), f"{len(got) - len(told)} of {len(got)} replies came without logprobs")
         shown = any(len(_plain(o.text)) > 3 or len(_of_bytes(o.logprob_tokens or [])) > 3 for o in told)
         need(shown, "no reply has text to compare the tokens of the logprobs with")
-    return Finding(
+    return Finding.about(
+        wrong,
         expected="logprobs finite and <= 0, ids in the vocabulary, their tokens those of the reply",
         observed=[_told(o) for o in got],
-        witness=wrong[1] if wrong else "",
-        request=wrong[0].id if wrong else None,
     )
 
 

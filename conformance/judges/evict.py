@@ -205,11 +205,10 @@ def unrecycled(args: Unrecycled, case: Case) -> Finding:
         guard(
             taken >= pool, f"{taken} blocks were taken during the decode, less than the pool of {pool}", lines
         )
-    return Finding(
+    return Finding.about(
+        apart,
         expected=f"{' and '.join([args.of, *([args.fill] if args.fill else [])])} = solo",
         observed=lines,
-        witness=apart[1] if apart else "",
-        request=apart[0].id if apart else None,
     )
 
 
@@ -237,11 +236,10 @@ def recycled(args: Recycled, case: Case) -> Finding:
         _guard_recycled(args, case, lines)
         guard(all(law.low > 0 for _, law in laws), f"not all of {args.of!r} had been stored before", lines)
         wrong = next(((o, _undead(o)) for o in got if case.facts.one_tier and cached_of(o)), None)
-    return Finding(
+    return Finding.about(
+        wrong,
         expected=f"{args.of} = solo" + (" and adopts nothing" if case.facts.one_tier else ""),
         observed=lines,
-        witness=wrong[1] if wrong else "",
-        request=wrong[0].id if wrong else None,
     )
 
 

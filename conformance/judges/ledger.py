@@ -50,11 +50,10 @@ def same_usage(args: SameUsage, case: Case) -> Finding:
     wrong = next(((o, text) for o in got if (text := _usage_differs(o, got[0]))), None)
     if wrong is None:
         _guard_same(args, case, got)
-    return Finding(
+    return Finding.about(
+        wrong,
         expected=f"prompt {got[0].prompt_tokens} and cached {got[0].cached} tokens in all of {len(got)}",
         observed=[_usage_line(o) for o in got],
-        witness=wrong[1] if wrong else "",
-        request=wrong[0].id if wrong else None,
     )
 
 

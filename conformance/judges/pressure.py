@@ -184,11 +184,10 @@ def refused_at_once(args: RefusedAtOnce, case: Case) -> Finding:
     guard(
         small is None, f"{small.id if small else ''} is not known to exceed the pool of {pool} tokens", lines
     )
-    return Finding(
+    return Finding.about(
+        wrong,
         expected=f"a refusal within {bound:.3f} s",
         observed=lines,
-        witness=wrong[1] if wrong else "",
-        request=wrong[0].id if wrong else None,
     )
 
 
@@ -222,11 +221,10 @@ def resumed(args: Resumed, case: Case) -> Finding:
     if wrong is None:
         rise = case.delta("preemptions", args.since, args.until)
         guard(rise >= 1, "no request was preempted", lines)
-    return Finding(
+    return Finding.about(
+        wrong,
         expected=f"each of {len(got)} replies = solo, and so is its usage",
         observed=lines,
-        witness=wrong[1] if wrong else "",
-        request=wrong[0].id if wrong else None,
     )
 
 
@@ -291,11 +289,10 @@ def written_only(args: WrittenOnly, case: Case) -> Finding:
         )
         inside = any(n is None or 0 < n < case.length(b) for _, b, n in pairs)
         guard(inside, f"no request of {args.broken!r} ended with a part of its prompt written", lines)
-    return Finding(
+    return Finding.about(
+        wrong,
         expected=f"{args.again} = solo, and adopts no more than had been written",
         observed=lines,
-        witness=wrong[1] if wrong else "",
-        request=wrong[0].id if wrong else None,
     )
 
 

@@ -142,11 +142,10 @@ def reset_meant(args: ResetMeant, case: Case) -> Finding:
         decoding = all(o.first is not None and o.first <= span.start and span.end <= o.ended for o in running)
         guard(decoding, f"{args.running!r} did not decode while the reset was asked for", lines)
         guard_warm(case, case.requests(args.warm), span, lines)
-    return Finding(
+    return Finding.about(
+        wrong,
         expected=f"{args.of} as {args.reset} says, and {args.running} = solo",
         observed=lines,
-        witness=wrong[1] if wrong else "",
-        request=wrong[0].id if wrong else None,
     )
 
 
@@ -185,11 +184,10 @@ def renewed(args: Renewed, case: Case) -> Finding:
         guard(asked, f"{args.of!r} does not send the requests of {args.old!r} again after the reload", lines)
         told = any(content_of(solo_of(case, a)) != content_of(b) for a, b in zip(got, old, strict=False))
         guard(told, "the new weights answer as the old ones do", lines)
-    return Finding(
+    return Finding.about(
+        wrong,
         expected=f"{args.of} adopts nothing and = solo on the new weights",
         observed=lines,
-        witness=wrong[1] if wrong else "",
-        request=wrong[0].id if wrong else None,
     )
 
 
@@ -222,11 +220,10 @@ def nothing_carried(args: NothingCarried, case: Case) -> Finding:
     wrong = wrong or apart_from_solo(case, [*begun, *got])
     if wrong is None:
         _guard_begun(args, case, begun, span, lines)
-    return Finding(
+    return Finding.about(
+        wrong,
         expected=f"{args.of} adopts nothing of what {args.begun} computed; both = solo",
         observed=lines,
-        witness=wrong[1] if wrong else "",
-        request=wrong[0].id if wrong else None,
     )
 
 

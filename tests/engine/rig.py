@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
@@ -107,10 +108,23 @@ class Rig:
 
     def drain(self, limit: int = 2000) -> None:
         """Step until nothing is left; a schedule that never ends is a failure."""
+        self._until_idle(lambda: self.steps(1), limit)
+
+    def finish(self, prompt: list[int], **params: Any) -> Client:
+        """Add one and finish it, without looking for inconsistencies, which some faults are."""
+        client = self.add(prompt, **params)
+        self.drain_unchecked()
+        return client
+
+    def drain_unchecked(self, limit: int = 2000) -> None:
+        """As `drain`, without looking for inconsistencies."""
+        self._until_idle(self.scheduler.step, limit)
+
+    def _until_idle(self, step: Callable[[], None], limit: int) -> None:
         for _ in range(limit):
             if not self.scheduler.busy:
                 return
-            self.steps(1)
+            step()
         raise AssertionError(f"still busy after {limit} steps")
 
     def run(self, *prompts: list[int], **params: Any) -> list[Client]:

@@ -7,27 +7,14 @@ from typing import Any
 import pytest
 
 from engine.faults import parts_for
-from engine.testmode import FallibleRunner, rehearsing
-from tests.engine.rig import Client, Rig, expected
+from tests.engine.rig import Rig, expected
 
 
 def rig(name: str | None, **settings: Any) -> Rig:
     return Rig(parts_for(name), **{"max_batch": 8, "blocks": 64} | settings)
 
 
-def finish(engine: Rig) -> None:
-    """Steps without looking for inconsistencies, which some faults are."""
-    for _ in range(2000):
-        if not engine.scheduler.busy:
-            return
-        engine.scheduler.step()
-    raise AssertionError("still busy")
-
-
-def one(engine: Rig, prompt: list[int], **params: Any) -> Client:
-    client = engine.add(prompt, **params)
-    finish(engine)
-    return client
+one = Rig.finish
 
 
 @pytest.mark.parametrize(("name", "cached"), [(None, 8), ("match_whole_entries_only", 0)])
@@ -96,20 +83,6 @@ def test_a_recycled_head(name: str | None, equal: bool) -> None:
 # ---- publication
 
 
-@pytest.mark.parametrize(("name", "cached"), [(None, 8), ("publish_failed_chunk", 16)])
-def test_publish_failed_chunk(name: str | None, cached: int) -> None:
-    """Three chunks and a half, of which the second fails."""
-    engine = Rig(rehearsing(parts_for(name)))
-    runner = engine.engine.runner
-    assert isinstance(runner, FallibleRunner)
-    runner.failing, runner.fail_after = "prefill", 1
-    prompt = engine.prompt(29)
-    assert one(engine, prompt).failed is not None
-    again = one(engine, prompt)
-    assert again.cached == cached
-    assert (again.ids() == expected(prompt, 4)) is (name is None)
-
-
 @pytest.mark.parametrize(("name", "cached"), [(None, 8), ("publish_ahead_on_cancel", 16)])
 def test_publish_ahead_on_cancel(name: str | None, cached: int) -> None:
     engine = rig(name)
@@ -145,6 +118,6 @@ def test_lend_live_rows(name: str | None, cached: list[int], equal: list[bool]) 
     shared = engine.prompt(16, seed=1)
     one(engine, shared)
     clients = [engine.add(shared + engine.prompt(2, seed=seed), max_tokens=6) for seed in (2, 3)]
-    finish(engine)
+    engine.drain_unchecked()
     assert [client.cached for client in clients] == cached
     assert [c.ids() == expected(list(c.request.prompt), 6) for c in clients] == equal

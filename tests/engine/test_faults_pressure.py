@@ -18,19 +18,7 @@ def rig(name: str | None, **settings: Any) -> Rig:
     return Rig(parts_for(name), **{"max_batch": 8, "blocks": 16} | settings)
 
 
-def finish(engine: Rig) -> None:
-    """Steps without looking for inconsistencies, which some faults are."""
-    for _ in range(2000):
-        if not engine.scheduler.busy:
-            return
-        engine.scheduler.step()
-    raise AssertionError("still busy")
-
-
-def one(engine: Rig, prompt: list[int], **params: Any) -> Client:
-    client = engine.add(prompt, **params)
-    finish(engine)
-    return client
+one = Rig.finish
 
 
 def strangers(engine: Rig, count: int, length: int = 15) -> None:
@@ -73,7 +61,7 @@ def recycled_under_hands(name: str | None) -> tuple[list[int], Client]:
         engine.scheduler.step()
     for seed in range(5):
         engine.add(engine.prompt(15, seed=100 + seed), max_tokens=1)
-    finish(engine)
+    engine.drain_unchecked()
     return prompt, long
 
 
@@ -110,7 +98,7 @@ def preempted(name: str | None) -> list[Client]:
     """Two requests of two prompt blocks grow to five each in a pool of eight."""
     engine = rig(name, blocks=8, reserve="prompt")
     clients = [engine.add(engine.prompt(7, seed=seed), max_tokens=13) for seed in (1, 2)]
-    finish(engine)
+    engine.drain_unchecked()
     return clients
 
 
@@ -134,8 +122,10 @@ def test_replay_token_on_resume(name: str | None, extra: int) -> None:
 # ---- publication
 
 
-@pytest.mark.parametrize(("name", "cached"), [(None, 8), ("publish_at_allocation", 28)])
-def test_publish_at_allocation(name: str | None, cached: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "cached"), [(None, 8), ("publish_at_allocation", 28), ("publish_failed_chunk", 16)]
+)
+def test_publication_of_what_failed(name: str | None, cached: int) -> None:
     """Three chunks and a half, of which the second fails."""
     engine = Rig(rehearsing(parts_for(name)))
     runner = engine.engine.runner
@@ -169,7 +159,7 @@ def test_reset_wipes_running(name: str | None, equal: bool) -> None:
         engine.scheduler.step()
     assert client.ids()
     assert engine.paged.reset()["cleared"]
-    finish(engine)
+    engine.drain_unchecked()
     assert (client.ids() == expected(prompt, 8)) is equal
     assert engine.paged.reset()["cleared"]
 
@@ -181,7 +171,7 @@ def test_publish_across_reset(name: str | None, cached: int) -> None:
     begun = engine.add(prompt)
     engine.scheduler.step()
     engine.paged.reset()
-    finish(engine)
+    engine.drain_unchecked()
     assert begun.done
     assert one(engine, prompt).cached == cached
 
@@ -317,6 +307,6 @@ def test_stale_cached_count_on_resume(name: str | None, equal: bool) -> None:
     """Two prompts of three full blocks; the one that gives way loses blocks to the other's growth."""
     engine = rig(name, blocks=10, reserve="prompt")
     clients = [engine.add(engine.prompt(14, seed=seed), max_tokens=22) for seed in (1, 2)]
-    finish(engine)
+    engine.drain_unchecked()
     alone = [expected(list(client.request.prompt), 22) for client in clients]
     assert ([client.ids() for client in clients] == alone) is equal
