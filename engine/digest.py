@@ -9,6 +9,7 @@ Does not know: weights, attention, blocks, requests, HTTP.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -18,6 +19,8 @@ from engine.model import DecodeRow, ModelShape
 
 _WIDTH = 4
 """Floats of one row; each holds 3 bytes of digest, which fp32 keeps exactly."""
+_ROW = 4 * _WIDTH
+"""Bytes of one row."""
 _SILENT = -1e9
 """Logit of an id that must not be generated."""
 
@@ -32,33 +35,37 @@ class DigestModel:
         self.grid = grid
         self.shape = ModelShape(vocab, 1, 1, _WIDTH, 1 << 20, mx.float32)
         self._seed = seed.to_bytes(8, "little", signed=True)
-        silent = [_SILENT] * vocab
-        for token in generable:
-            silent[token] = 0.0
-        self._mask = mx.array(silent)
+        self._generable = tuple(generable)
+        self._silent = array("f", [_SILENT] * vocab)
 
     def prefill(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> mx.array:
         """See `Runner.prefill`."""
-        if not 0 <= start < stop <= len(tokens):
-            raise ValueError(f"prefill [{start}, {stop}) is not a part of {len(tokens)} tokens")
-        base = start - start % self.grid
-        rows = self._chain(self._row_before(view, base), tokens[base:stop])[start - base :]
-        self._write(view, start, rows)
-        return self._logits(view, stop)
+        self._compute(view, tokens, start, stop)
+        return self._logits(*self._read(view, stop))
 
     def prefill_logits(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> list[mx.array]:
         """See `Runner.prefill_logits`."""
-        self.prefill(view, tokens, start, stop)
-        return [self._logits(view, position + 1) for position in range(start, stop)]
+        self._compute(view, tokens, start, stop)
+        keys, values = self._read(view, stop)
+        ends = range((start + 1) * _ROW, stop * _ROW + 1, _ROW)
+        return [self._logits(keys[:end], values[:end]) for end in ends]
 
     def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
         """See `Runner.decode`."""
         return [self._step(row) for row in rows]
 
+    def _compute(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> None:
+        """Write rows [start, stop)."""
+        if not 0 <= start < stop <= len(tokens):
+            raise ValueError(f"prefill [{start}, {stop}) is not a part of {len(tokens)} tokens")
+        base = start - start % self.grid
+        rows = self._chain(self._row_before(view, base), tokens[base:stop])[start - base :]
+        self._write(view, start, rows)
+
     def _step(self, row: DecodeRow) -> mx.array:
         before = self._row_before(row.view, row.position)
         self._write(row.view, row.position, self._chain(before, [row.token]))
-        return self._logits(row.view, row.position + 1)
+        return self._logits(*self._read(row.view, row.position + 1))
 
     def _chain(self, row: list[float], tokens: Sequence[int]) -> list[list[float]]:
         rows = []
@@ -83,16 +90,16 @@ class DigestModel:
         written = mx.array(rows)[None]
         view.write(0, start, written, written)
 
-    def _logits(self, view: KVView, length: int) -> mx.array:
-        """fp32 logits [vocab] from every key and value row below `length`."""
-        keys, values = view.read(0, length)
-        mx.eval(keys, values)
-        read = hashlib.shake_256(self._seed + _bytes(keys) + _bytes(values))
-        noise = mx.array(memoryview(read.digest(2 * self.shape.vocab)).cast("H"))  # type: ignore[arg-type]
-        logits = noise.astype(mx.float32) / 4096 + self._mask
-        mx.eval(logits)
-        return logits
+    def _read(self, view: KVView, length: int) -> tuple[bytes, bytes]:
+        """Every key row and every value row below `length`."""
+        rows = mx.concatenate([*view.read(0, length)])
+        both = memoryview(mx.contiguous(rows)).cast("B")  # type: ignore[arg-type]
+        return bytes(both[: length * _ROW]), bytes(both[length * _ROW :])
 
-
-def _bytes(rows: mx.array) -> bytes:
-    return bytes(memoryview(mx.contiguous(rows)))  # type: ignore[arg-type]
+    def _logits(self, keys: bytes, values: bytes) -> mx.array:
+        """fp32 logits [vocab] from every row read."""
+        read = hashlib.shake_256(self._seed + keys + values).digest(2 * self.shape.vocab)
+        noise, logits = memoryview(read).cast("H"), self._silent[:]
+        for token in self._generable:
+            logits[token] = noise[token] / 4096
+        return mx.array(memoryview(logits))  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -44,7 +45,9 @@ class Sampler:
         token = mx.argmax(logits) if params.temperature < GREEDY_BELOW else self._draw(seq, logits)
         if params.logprobs is None:
             return Sampled(_int(token), None, [])
-        return _with_logprobs(token, logits - mx.logsumexp(logits), params.logprobs)
+        ranked = _ranked(token, logits, params.logprobs)
+        mx.eval(ranked)
+        return _sampled(ranked)
 
     def adjust(self, seq: Sequence, logits: mx.array) -> mx.array:
         """Logits as the request wants them, before anything is chosen.
@@ -59,10 +62,12 @@ class Sampler:
         early = len(generated) < params.min_tokens and not params.ignore_eos
         return _replaced(logits, self._eos_ids, _SUPPRESSED) if early else logits
 
-    def score(self, token: int, logits: mx.array, count: int) -> Token:
-        """A prompt token's logprob and the top `count` from the logits [vocab] of the row before it."""
-        sampled = _with_logprobs(mx.array(token), logits - mx.logsumexp(logits), count)
-        return Token(0, token, "", sampled.logprob, sampled.top)
+    def score(self, tokens: Rows[int], logits: Rows[mx.array], count: int) -> list[Token]:
+        """Logprobs of prompt tokens and the top `count`, each by the logits [vocab] of the row before it."""
+        ranked = [_ranked(mx.array(id), row, count) for id, row in zip(tokens, logits, strict=True)]
+        mx.eval(ranked)
+        scored = [_sampled(parts) for parts in ranked]
+        return [Token(0, token.id, "", token.logprob, token.top) for token in scored]
 
     def _draw(self, seq: Sequence, logits: mx.array) -> mx.array:
         params = seq.request.params
@@ -124,14 +129,20 @@ def _replaced(logits: mx.array, ids: Collection[int], value: float) -> mx.array:
     return mx.put_along_axis(logits, mx.array(sorted(ids)), mx.array(value, dtype=logits.dtype), axis=0)
 
 
-def _with_logprobs(token: mx.array, logprobs: mx.array, count: int) -> Sampled:
+def _ranked(token: mx.array, logits: mx.array, count: int) -> tuple[mx.array, ...]:
+    """The token, its logprob, the top `count` ids and theirs. Not evaluated: that is done once for all."""
+    logprobs = logits - mx.logsumexp(logits)
     order = mx.argsort(-logprobs)[:count] if count else mx.array([], dtype=mx.uint32)
-    mx.eval(token, logprobs, order)
+    return token, logprobs[token], order, logprobs[order]
+
+
+def _sampled(ranked: tuple[mx.array, ...]) -> Sampled:
+    """What was ranked, once it is evaluated."""
+    token, own, order, best = ranked
     ids: list[int] = order.tolist()  # type: ignore[assignment]
-    values: list[float] = logprobs[order].tolist() if count else []  # type: ignore[assignment]
-    chosen = _int(token)
-    logprob: float = logprobs[chosen].item()  # type: ignore[assignment]
-    return Sampled(chosen, logprob, list(zip(ids, values, strict=True)))
+    values: list[float] = best.tolist()  # type: ignore[assignment]
+    logprob: float = own.item()  # type: ignore[assignment]
+    return Sampled(_int(token), logprob, list(zip(ids, values, strict=True)))
 
 
 def _int(value: mx.array) -> int:

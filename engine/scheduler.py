@@ -243,10 +243,8 @@ class Scheduler:
     def _score(self, seq: Sequence, start: int, rows: Rows[mx.array]) -> None:
         """Note the prompt tokens that follow rows [start, ...), over whatever an earlier prefill noted."""
         count = seq.request.params.prompt_logprobs or 0
-        following = seq.request.prompt[start + 1 :]
-        seq.scored[start:] = [
-            self.sampler.score(token, row, count) for token, row in zip(following, rows, strict=False)
-        ]
+        following = seq.request.prompt[start + 1 : start + 1 + len(rows)]
+        seq.scored[start:] = self.sampler.score(following, rows[: len(following)], count)
 
     def _runner(self, seq: Sequence) -> Runner:
         adapter = seq.request.adapter

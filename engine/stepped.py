@@ -8,10 +8,15 @@ where a failure must come back while it is made smaller.
 from __future__ import annotations
 
 import queue
+from functools import cache
 
+from engine import memory
 from engine.build import Parts
 from engine.config import EngineConfig
 from engine.testmode import RehearsalWorker
+
+_bound = cache(memory.bound_cache)
+"""Once for a process: whoever explores opens thousands of engines."""
 
 
 class SteppedWorker(RehearsalWorker):
@@ -20,6 +25,7 @@ class SteppedWorker(RehearsalWorker):
     def __init__(self, config: EngineConfig, parts: Parts | None = None) -> None:
         """Loads the model. Raises ModelError when it cannot be loaded."""
         super().__init__(config, parts)
+        _bound()
         self._open()
 
     @property

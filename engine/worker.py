@@ -131,6 +131,7 @@ class Worker:
 
     def _opened(self) -> bool:
         try:
+            memory.bound_cache()
             self._open()
         except Exception as error:
             self._ready.set_exception(error)
@@ -164,7 +165,6 @@ class Worker:
             self._deliver()
 
     def _open(self) -> None:
-        memory.bound_cache()
         self._engine: Engine = build(self.config, self._parts)
         self._tokenizer = self._engine.tokenizer
         self._max_positions = self._engine.runner.shape.max_positions

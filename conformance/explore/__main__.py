@@ -44,7 +44,7 @@ runs in this process, with the model that costs milliseconds.
   python -m conformance.explore 500 --fault ignore_salt       ... with a fault: something must
   python -m conformance.explore 100 --endpoint http://127.0.0.1:8000 --allow disconnect
 """
-INSIDE = ("default", "tight", "collide", "overcommit")
+INSIDE = ("default", "tight", "collide", "overcommit", "dense")
 """Launch profiles of the bundled engine that workloads are made for; a server of yours keeps its own."""
 
 

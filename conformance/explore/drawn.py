@@ -39,9 +39,14 @@ def text(draw: Draw, script: Script) -> str:
     return script.text(name, draw(st.integers(1, 3)), draw(EDGES))
 
 
+def manual(draw: Draw, script: Script) -> str:
+    """A text of many blocks, longer than a chunk."""
+    return script.text("manual", 9, draw(EDGES))
+
+
 def prompt(draw: Draw, script: Script) -> list[Any]:
     """Mostly what shares something with other prompts."""
-    make = draw(st.sampled_from((_tailed, _bare, _headed, _changed, _behind, _repeated, _unique)))
+    make = draw(st.sampled_from((_tailed, _bare, _headed, _changed, _behind, _repeated, _unique, _long)))
     parts: list[Any] = make(draw, script)
     return parts
 
@@ -52,6 +57,10 @@ def tail(draw: Draw) -> Json:
 
 def _tailed(draw: Draw, script: Script) -> list[Any]:
     return [text(draw, script), tail(draw)]
+
+
+def _long(draw: Draw, script: Script) -> list[Any]:
+    return [manual(draw, script), tail(draw)] if script.roomy else _tailed(draw, script)
 
 
 def _bare(draw: Draw, script: Script) -> list[Any]:
@@ -99,7 +108,7 @@ def _shortest(script: Script, name: str) -> int:
 
 def identity(draw: Draw, script: Script) -> Json:
     """Salt and adapter: mostly those of all others."""
-    adapters = script.facts.adapters
+    adapters = script.facts.adapters[:1]
     choices: list[Json] = [{}, {}, {}, {"salt": "tenant"}, {"salt": "private"}]
     choices += [{"adapter": name} for name in adapters]
     if adapters and script.facts.has_salt:

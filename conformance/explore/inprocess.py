@@ -62,7 +62,7 @@ class InProcess:
         self.facts = _facts(self._worker)
         codec = self._worker.tokenizer
         self.vocabulary = _Remembering(sorted(set(codec.encode(LETTERS))), codec.encode, Letters(LETTERS))
-        self._gauges = _gauges(self.facts)
+        self._gauges = _gauges(self.facts, self._worker.stats())
 
     @property
     def busy(self) -> bool:
@@ -75,7 +75,10 @@ class InProcess:
     def sample(self) -> dict[str, float]:
         """The gauges in the harness's names."""
         stats = self._worker.stats()
-        return {name: float(sum(stats[k] for k in keys) * times) for name, keys, times in self._gauges}
+        return {
+            name: float(times * (stats[keys[0]] if len(keys) == 1 else sum(stats[key] for key in keys)))
+            for name, keys, times in self._gauges
+        }
 
     def call(self, name: str, **said: Any) -> dict[str, Any]:
         """A command of the worker, done with the next turn; what it answered, as a history keeps it."""
@@ -86,6 +89,10 @@ class InProcess:
         except RequestError as error:
             return {"done": False, "status": 400, "answer": str(error)}
         return {"done": answer.get("cleared", True) is True, "status": 200, "answer": str(answer)}
+
+    def reload(self, adapter: str) -> dict[str, Any]:
+        """Other weights under an adapter's name, the same ones each time."""
+        return self.call("adapter", adapter=adapter, seed=1)
 
     def cancel(self, id: str) -> None:
         self._worker.cancel(id)
@@ -295,12 +302,13 @@ def _fact(value: Any, stats: dict[str, Any]) -> Any:
     return value.map.get(str(found)) if value.map else found
 
 
-def _gauges(facts: Facts) -> list[tuple[str, list[str], int]]:
-    """Name, keys of the statistics that add up to it, and what the sum is multiplied by."""
+def _gauges(facts: Facts, stats: dict[str, Any]) -> list[tuple[str, list[str], int]]:
+    """Name, keys of the statistics that add up to it, and what the sum is multiplied by; those it tells."""
     found: list[tuple[str, list[str], int]] = []
     for name, value in engine_dialect().stats[0].values.items():
         reading = value if isinstance(value, Reading) else Reading(of=value)
         keys = [reading.of] if isinstance(reading.of, str) else list(reading.of)
         times = (facts.pool_blocks or 0) if reading.times is not None else 1
-        found.append((name, keys, times))
+        if stats.keys() >= set(keys):
+            found.append((name, keys, times))
     return found

@@ -15,7 +15,8 @@ from conformance.explore.script import Json, spec_of
 from conformance.history import Facts, Outcome, PlannedRequest, Span, Workload
 from conformance.judges import JUDGES
 from conformance.plan import PlanError, Unobservable, make_plan
-from conformance.spec import Expect, Spec
+from conformance.planned import Plan
+from conformance.spec import Expect, Reload, Spec
 from conformance.verdict import Status, Verdict
 from engine.build import Parts
 from engine.config import EngineConfig
@@ -30,7 +31,7 @@ class Inside:
     def __init__(self, configs: Mapping[str, EngineConfig], parts: Parts) -> None:
         """`configs` by launch profile."""
         self._configs, self._parts = configs, parts
-        self._solos: dict[tuple[str, str], list[Outcome]] = {}
+        self._solos: dict[tuple[tuple[str, ...], str], list[Outcome]] = {}
 
     @property
     def facts(self) -> Facts:
@@ -58,24 +59,34 @@ class Inside:
         if workload.trouble is None and workload.unobservable is None:
             late = {step.requests[place].id for step in plan.steps for place in step.drafts}
             sent = [o.plan for o in workload.outcomes if o.id in late and plan.is_solo(o.plan)]
-            self._run_solos(spec.serve.profile, workload, [*plan.solos, *sent])
+            ground = spec.serve.profile, *_reloaded(plan)
+            self._run_solos(ground, workload, [*plan.solos, *sent])
         return workload
 
-    def _run_solos(self, profile: str, workload: Workload, requests: list[PlannedRequest]) -> None:
-        """Each request alone and cold, one of them twice: the control."""
+    def _run_solos(self, ground: tuple[str, ...], workload: Workload, requests: list[PlannedRequest]) -> None:
+        """Each request alone and cold, one of them twice: the control. `ground`: profile and new adapters."""
         wanted = {request.key: request for request in requests}
         for number, (key, request) in enumerate(wanted.items()):
-            runs = self._solos.setdefault((profile, key), [])
+            runs = self._solos.setdefault((ground, key), [])
             while len(runs) < (1 if number else 2):
-                runs.append(self._alone(profile, request))
+                runs.append(self._alone(ground, request))
             workload.solos[key] = runs
         at = max((span.end for span in workload.spans), default=0.0)
         detail = {"runs": len(wanted)}
         workload.spans.append(Span(arm="main", step="(solos)", kind="solos", start=at, end=at, detail=detail))
 
-    def _alone(self, profile: str, request: PlannedRequest) -> Outcome:
+    def _alone(self, ground: tuple[str, ...], request: PlannedRequest) -> Outcome:
         alone = request.model_copy(update={"salt": f"solo-{request.key}", "leave": None})
-        return Performance(self._open(profile), Workload("", "", {}), "solo").one(alone)
+        profile, *adapters = ground
+        engine = self._open(profile)
+        for adapter in adapters:
+            engine.reload(adapter)
+        return Performance(engine, Workload("", "", {}), "solo").one(alone)
+
+
+def _reloaded(plan: Plan) -> list[str]:
+    """Adapters that have new weights at the end, when solo runs come."""
+    return [step.says.adapter for step in plan.steps if isinstance(step.says, Reload)]
 
 
 def judged(spec: Spec, workload: Workload) -> Judged:

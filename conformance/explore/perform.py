@@ -151,14 +151,15 @@ class Performance:
         if step.together:
             return self._land(self._fly(self._ready(step))), {"spread": 0.0}
         outcomes: list[Outcome] = []
-        before = self._engine.sample()["evictions"]
+        before = self._engine.sample().get("evictions", 0.0)
         for place in range(len(step.requests)):
             outcomes += self._land(self._fly([self._completed(step, place)]))
             if outcomes[-1].timed_out or self._enough(step, before):
                 break
             if step.kind == "turns" and not outcomes[-1].ok:
                 return outcomes, {"trouble": f"{outcomes[-1].id} failed: {outcomes[-1].error}"}
-        return outcomes, {}
+        passed = {"tokens": sum(len(o.plan.prompt_ids or []) for o in outcomes)}
+        return outcomes, passed if step.kind == "churn" else {}
 
     def _enough(self, step: PlannedStep, before: float) -> bool:
         wanted = step.says.evictions if isinstance(step.says, Churn) else None
@@ -186,7 +187,7 @@ class Performance:
         if isinstance(says, Fail):
             return self._engine.call("fail", method=says.forward, after_steps=says.after)
         if isinstance(says, Reload):
-            return self._engine.call("adapter", adapter=says.adapter, seed=1)
+            return self._engine.reload(says.adapter)
         if isinstance(says, Overwrite):
             return self._overwrite(says.block_of)
         return self._engine.call("reset")

@@ -114,7 +114,7 @@ def test_a_choice_draws_as_that_choice_alone_with_the_next_seed() -> None:
 
 def test_a_prompt_token_is_scored_by_the_row_before_it() -> None:
     norm = math.log(sum(math.exp(x) for x in (0.0, 2.0, 1.0, -1.0)))
-    token = Sampler().score(3, LOGITS, 1)
+    (token,) = Sampler().score([3], [LOGITS], 1)
     (top,) = token.top
     assert (token.id, top[0]) == (3, 1)
     assert [token.logprob, top[1]] == pytest.approx([-1.0 - norm, 2.0 - norm], abs=1e-6)
