@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.explore.beyond import BEYOND
 from conformance.mutation import Fate, fate_of
 from conformance.requirements import REQUIREMENTS
 from conformance.verdict import Status
@@ -22,6 +23,9 @@ FORMAT = 1
 Run = Mapping[str, Any]
 """One spec on one mutant: `fault`, `bug_class`, `symptom`, `breaks`, `spec`, `claimed`, `fate`, `reason`,
 `seconds` and `cells`, each with `expectation`, `requirement`, `status` and `witness`."""
+
+Explored = Mapping[str, Any]
+"""What the explorer made of one mutant: `fault`, `examples` and `by`, requirements; empty when not found."""
 
 
 @dataclass(frozen=True)
@@ -108,25 +112,26 @@ def _by(mutant: Mutant) -> str:
     return ", ".join(f"{id_} ({', '.join(mutant.killers(id_))})" for id_ in mutant.own(Fate.KILLED))
 
 
-def as_json(runs: Iterable[Run]) -> str:
+def as_json(runs: Iterable[Run], explored: Iterable[Explored] = ()) -> str:
     """The document that `python -m conformance kills` reads."""
     found = [run for mutant in mutants(runs) for run in mutant.runs]
-    return json.dumps({"format": FORMAT, "runs": found}, indent=1, ensure_ascii=False) + "\n"
+    document = {"format": FORMAT, "runs": found, "explored": list(explored)}
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def from_json(text: str) -> list[Run]:
-    """The runs of a document. Raises ValueError for one of another kind."""
+def from_json(text: str) -> tuple[list[Run], list[Explored]]:
+    """The runs of a document, and what was explored. Raises ValueError for one of another kind."""
     document = json.loads(text)
     if not isinstance(document, dict) or document.get("format") != FORMAT or "runs" not in document:
         raise ValueError("not what --report-kills writes")
-    return list(document["runs"])
+    return list(document["runs"]), list(document.get("explored", ()))
 
 
 HEAD = ("mutant", "class", "what a user would see", "breaks", "claimed by", "fate", "killed by", "not by")
 
 
-def markdown(runs: Iterable[Run]) -> str:
-    """docs/kill-matrix.md: a row a mutant, then a row a requirement."""
+def markdown(runs: Iterable[Run], explored: Iterable[Explored] = ()) -> str:
+    """docs/kill-matrix.md: a row a mutant, a row a requirement, and what the explorer found by itself."""
     found = mutants(runs)
     classes = len({mutant.bug_class for mutant in found})
     killed = sum(mutant.fate is Fate.KILLED for mutant in found)
@@ -136,8 +141,37 @@ def markdown(runs: Iterable[Run]) -> str:
         _table(HEAD, [_mutant_row(mutant) for mutant in found]),
         "## By requirement\n",
         _table(("requirement", "mutants it kills"), _requirement_rows(found)),
+        *hunted(explored),
     ]
     return "\n".join(parts)
+
+
+HUNTED = ("mutant", "found after", "by, or why not")
+
+
+def hunted(explored: Iterable[Explored]) -> list[str]:
+    """The part of the document on the explorer; nothing where nothing was explored."""
+    last = {told["fault"]: told for told in explored}
+    rows = [_hunted_row(last[name]) for name in sorted(last)]
+    found = sum(bool(told["by"]) for told in last.values())
+    head = f"{_EXPLORER}\n{found} of {len(last)} mutants found.\n"
+    return [head, _table(HUNTED, rows)] if last else []
+
+
+_EXPLORER = """## By the explorer
+
+Workloads that nobody wrote (`docs/explorer.md`): after how many of them the first one failed that passes on
+the healthy engine, and by which requirement. Made by
+
+    pytest conformance/ --explore 500 --explore-fault all --report-kills explored.json
+    python -m conformance kills kills.json explored.json --write docs/kill-matrix.md
+"""
+
+
+def _hunted_row(told: Explored) -> list[str]:
+    if told["by"]:
+        return [f"`{told['fault']}`", str(told["examples"]), ", ".join(told["by"])]
+    return [f"`{told['fault']}`", "not found", BEYOND.get(told["fault"], f"not in {told['examples']}")]
 
 
 _INTRODUCTION = """# Kill matrix

@@ -239,7 +239,8 @@ class Reporter:
         if wanted := option(self._config, "report-kills"):
             from conformance import kills
 
-            self._write(session, Path(wanted), kills.as_json(self._tally.kills if self._tally else []))
+            told = (self._tally.kills, self._tally.explored) if self._tally else ([], [])
+            self._write(session, Path(wanted), kills.as_json(*told))
         self._write_verdicts(session)
 
     def _write_verdicts(self, session: pytest.Session) -> None:

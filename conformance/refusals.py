@@ -50,7 +50,7 @@ def refuse_nonsense(config: pytest.Config) -> None:
         )
     if option(config, "faults"):
         _refuse_beside_faults(config, targets)
-    elif alone := next((name for name in ("cross", "report-kills") if option(config, name)), None):
+    elif alone := next((name for name in _of_faults(config) if option(config, name)), None):
         raise pytest.UsageError(f"--{alone} is for a run with faults: say --faults all, or one by name, too")
     _refuse_beside_explore(config, targets)
     if is_spread(config) and (dist := config.getoption("dist")) not in ("load", "loadgroup"):
@@ -67,6 +67,11 @@ def refuse_nonsense(config: pytest.Config) -> None:
         for value in map(str, paths_of(config, name)) if name in MANY else [option(config, name)]:
             if value:
                 check(value)
+
+
+def _of_faults(config: pytest.Config) -> tuple[str, ...]:
+    """Options that mean nothing without faults; those that are explored have a report too."""
+    return ("cross",) if option(config, "explore-fault") else ("cross", "report-kills")
 
 
 def _refuse_memory(config: pytest.Config, targets: list[str]) -> None:

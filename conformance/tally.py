@@ -39,6 +39,9 @@ class Tally:
     kills: list[dict[str, Any]] = field(default_factory=list)
     """Of a run with faults: what each spec found on each (`kills.py`)."""
 
+    explored: list[dict[str, Any]] = field(default_factory=list)
+    """Of a run that explores: what became of each fault, as `kills.py` reads it."""
+
     hunts: list[str] = field(default_factory=list)
     """Of a run that explores: what became of each fault, a line each."""
 
@@ -63,6 +66,8 @@ class Tally:
             self.broken.append({"node": node, "text": evidence["broken"]})
         elif "kill" in evidence:
             self.kills.append({**evidence["kill"], "seconds": round(report.duration, 1)})
+        elif "explored" in evidence:
+            self.explored.append(evidence["explored"])
         else:
             word = "xfailed" if hasattr(report, "wasxfail") else report.outcome
             self.items.append({**evidence, "node": node, "outcome": word, "seconds": report.duration})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Rows
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
@@ -106,6 +107,7 @@ class RehearsalWorker(Worker):
         return {"failing": method}
 
 
+@cache
 def rehearsing(parts: Parts) -> Parts:
     """The same parts, with a scheduler that can hold and a runner that can fail."""
     scheduler = type(parts.scheduler.__name__, (HoldingScheduler, parts.scheduler), {})

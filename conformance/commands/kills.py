@@ -30,13 +30,15 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     runs: list[kills.Run] = []
+    explored: list[kills.Explored] = []
     for path in args.files:
         try:
-            runs += kills.from_json(path.read_text(encoding="utf-8"))
+            more, hunted = kills.from_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             print(f"{path}: cannot be read: {_why(error)}", file=sys.stderr)
             return 1
-    return _put((kills.cells if args.cells else kills.markdown)(runs), args.write)
+        runs, explored = [*runs, *more], [*explored, *hunted]
+    return _put(kills.cells(runs) if args.cells else kills.markdown(runs, explored), args.write)
 
 
 def _why(error: OSError | ValueError) -> str:

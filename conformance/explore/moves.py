@@ -295,7 +295,9 @@ def timing(draw: Draw, script: Script) -> None:
 
 
 def one_shot(draw: Draw, script: Script) -> None:
-    """Whole sequences, lent to one borrower at a time."""
+    """Whole sequences, lent to one borrower at a time; a second time there are two that could be lent."""
+    if "whole" in script.texts:
+        return ask(draw, script)
     script.texts.setdefault("whole", {"tokens": 128, "seed": 3})
     script.step("send", script.name("seed"), prompt=["whole", drawn.tail(draw)], max_tokens=2)
     script.idle()
@@ -306,3 +308,4 @@ def one_shot(draw: Draw, script: Script) -> None:
     script.idle()
     script.must("one_shot", of=name, again=again)
     script.must("same_as_solo", of=name, **script.grade())
+    return None

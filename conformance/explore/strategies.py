@@ -58,7 +58,7 @@ MOVES: dict[str, tuple[Move, ...]] = {
     "collide": (ask, repeat, stored),
     "tight": (ask, repeat, traffic, queue, leave, queue, too_long, hot, hot, chain, recycle, outlast),
     "overcommit": (overflow, ask, repeat),
-    "dense": (one_shot,),
+    "dense": (one_shot, ask, repeat),
 }
 """What is done in each launch profile; one that the target lacks is never drawn."""
 _OFTEN = ("default",) * 6 + ("tight", "collide", "tight", "overcommit", "tight", "dense")

@@ -139,6 +139,29 @@ def test_what_is_judged_has_its_solo_runs_and_one_of_them_twice() -> None:
     assert all(run.cached == 0 for runs in seen.solos.values() for run in runs)
 
 
+def test_after_new_weights_were_loaded_solo_runs_are_of_those() -> None:
+    expect: list[Json] = [{"same_as_solo": {"of": "new", "grade": "bits"}}]
+    steps: list[Json] = [ask("old", adapter="b"), {"reload": "r", "adapter": "b"}, ask("new", adapter="b")]
+    seen = run(*steps, expect=expect)
+    old, new = (outcome.token_ids for outcome in seen.outcomes)
+    assert old != new
+    assert all(solo.token_ids == new for runs in seen.solos.values() for solo in runs)
+
+
+def test_gauges_that_a_storage_does_not_tell_are_left_out() -> None:
+    steps = [{"mark": "m"}]
+    seen = run(*steps, texts=False, serve={"profile": "dense", "fresh": True}).at_mark("m")
+    assert seen is not None
+    assert "running" in seen.values
+    assert "referenced" not in seen.values
+
+
+def test_churn_tells_how_many_tokens_passed() -> None:
+    churn: Json = {"churn": "c", "pools": 0.5, "each": "pool/4"}
+    seen = run(churn, texts=False, serve={"profile": "tight", "fresh": True})
+    assert next(span.detail["tokens"] for span in seen.spans if span.kind == "churn") == 24 * 32
+
+
 WRONG: Json = {
     **BASE,
     "texts": TEXTS,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conformance import exploring
+from conformance import exploring, kills
 
 MODULE = str(Path(exploring.__file__).parent / "test_specs.py")
 Run = Callable[..., pytest.RunResult]
@@ -75,6 +75,28 @@ def test_a_fault_must_be_found(run: Run) -> None:
     missed.stdout.fnmatch_lines(["*symptom *"])
 
 
+def test_a_fault_that_nothing_can_show_in_process_is_skipped_with_its_reason(run: Run) -> None:
+    missed = run("--explore-fault", "copy_rows_on_adopt", "-rs")
+    missed.assert_outcomes(skipped=1)
+    missed.stdout.fnmatch_lines(["*SKIPPED*memory of a process alone*"])
+    run("--explore-fault", "copy_rows_on_adopt", told=FAILED).assert_outcomes(passed=1)
+
+
+def test_what_became_of_the_faults_is_written(run: Run, tmp_path: Path) -> None:
+    report = tmp_path / "explored.json"
+    run("--explore-fault", "ignore_salt", "--report-kills", str(report), told=FAILED)
+    assert kills.from_json(report.read_text()) == (
+        [],
+        [{"fault": "ignore_salt", "examples": 9, "by": ["count/1"]}],
+    )
+
+
+def test_a_fault_that_was_missed_is_written_too(run: Run, tmp_path: Path) -> None:
+    report = tmp_path / "explored.json"
+    run("--explore-fault", "ignore_salt", "--report-kills", str(report))
+    assert kills.from_json(report.read_text())[1] == [{"fault": "ignore_salt", "examples": 9, "by": []}]
+
+
 def test_a_false_alarm_fails_the_item_of_a_fault(run: Run) -> None:
     result = run("--explore-fault", "ignore_salt", told={**FAILED, "alarms": ["counted: wrong"]})
     result.assert_outcomes(failed=1)
@@ -90,6 +112,7 @@ def test_a_false_alarm_fails_the_item_of_a_fault(run: Run) -> None:
         (["--explore-fault", "none_such"], "none_such"),
         (["--explore-seed", "x"], "whole number"),
         (["--explore-seconds", "0"], "above 0"),
+        (["--report-kills", "k.json"], "faults"),
     ],
 )
 def test_what_makes_no_sense_beside_it_is_refused(run: Run, args: list[str], says: str) -> None:

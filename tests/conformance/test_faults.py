@@ -99,7 +99,7 @@ def test_a_run_tells_what_each_spec_made_of_each_fault(
     pytester: pytest.Pytester, opened: list[str | None]
 ) -> None:
     run(pytester, "--faults", "lies", "--report-kills", "kills.json")
-    (found,) = kills.from_json((pytester.path / "kills.json").read_text())
+    ((found,), _) = kills.from_json((pytester.path / "kills.json").read_text())
     assert (found["fault"], found["spec"], found["claimed"], found["fate"]) == (
         "lies",
         "area/case",
@@ -115,7 +115,7 @@ def test_what_is_skipped_is_told_too(
 ) -> None:
     know(monkeypatch, fault(needs="openblas", lacks="libopenblas.so.0"))
     run(pytester, "--faults", "all", "--report-kills", "kills.json")
-    (found,) = kills.from_json((pytester.path / "kills.json").read_text())
+    ((found,), _) = kills.from_json((pytester.path / "kills.json").read_text())
     assert (found["fate"], found["cells"]) == ("not-run", [])
 
 

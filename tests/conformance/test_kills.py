@@ -11,6 +11,7 @@ import pytest
 from conformance import faults, kills
 from conformance.__main__ import main
 from conformance.collect import SPECS
+from conformance.explore.beyond import BEYOND
 from conformance.load import load, spec_files
 from conformance.mutation import Fate
 
@@ -81,8 +82,31 @@ def test_lines_count_mutants_and_claims() -> None:
     ]
 
 
+HUNTED = {"fault": "trims", "examples": 7, "by": ["store/2", "out/1"]}
+
+
 def test_the_document_is_read_back() -> None:
-    assert kills.from_json(kills.as_json([run()])) == [run()]
+    assert kills.from_json(kills.as_json([run()], [HUNTED])) == ([run()], [HUNTED])
+
+
+def test_a_document_from_before_there_was_an_explorer_is_read_too() -> None:
+    assert kills.from_json('{"format": 1, "runs": []}') == ([], [])
+
+
+def test_what_the_explorer_found_is_a_table_of_its_own() -> None:
+    lost = {"fault": "lost", "examples": 500, "by": []}
+    unseen = {"fault": "copy_rows_on_adopt", "examples": 500, "by": []}
+    head, table = kills.hunted([{**HUNTED, "examples": 9}, lost, unseen, HUNTED])
+    assert head.endswith("1 of 3 mutants found.\n")
+    assert table.splitlines()[2:] == [
+        f"| `copy_rows_on_adopt` | not found | {BEYOND['copy_rows_on_adopt']} |",
+        "| `lost` | not found | not in 500 |",
+        "| `trims` | 7 | store/2, out/1 |",
+    ]
+
+
+def test_nothing_is_said_of_an_explorer_that_did_not_run() -> None:
+    assert "explorer" not in kills.markdown([run()])
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"format": 2, "runs": []}', "nothing"])
@@ -102,6 +126,17 @@ def test_the_command_writes_the_same_markdown_from_any_order(tmp_path: Path) -> 
     assert "2 mutants of 1 classes, 1 killed." in texts[0]
     assert "| store/2 | `trims` |" in texts[0]
     assert "| adopt/1 | none |" in texts[0]
+
+
+def test_the_command_adds_up_what_ran_and_what_was_explored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "k.json").write_text(kills.as_json([run()]))
+    (tmp_path / "e.json").write_text(kills.as_json([], [HUNTED]))
+    assert main(["kills", str(tmp_path / "k.json"), str(tmp_path / "e.json")]) == 0
+    said = capsys.readouterr().out
+    assert "1 mutants of 1 classes, 1 killed." in said
+    assert said.endswith("| `trims` | 7 | store/2, out/1 |\n")
 
 
 def test_the_command_prints_unless_told_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,10 +180,11 @@ def test_the_command_says_where_it_cannot_write(tmp_path: Path, capsys: pytest.C
 # ---- the published matrix
 
 
-def published() -> dict[str, dict[str, str]]:
-    """The rows of mutants by name."""
-    rows = [line.strip("| ").split(" | ") for line in DOCUMENT.read_text().splitlines() if line[:3] == "| `"]
-    return {row[0].strip("`"): dict(zip(kills.HEAD, row, strict=False)) for row in rows}
+def published(head: tuple[str, ...] = kills.HEAD) -> dict[str, dict[str, str]]:
+    """The rows of mutants by name, of the table with this head."""
+    table = DOCUMENT.read_text().partition(f"| {' | '.join(head)} |\n")[2].partition("\n\n")[0]
+    rows = [line.strip("|").split(" | ") for line in table.splitlines()[1:]]
+    return {row[0].strip(" `"): dict(zip(head, map(str.strip, row), strict=True)) for row in rows}
 
 
 def test_the_published_matrix_has_every_fault_as_the_engine_tells_it() -> None:
@@ -169,6 +205,15 @@ def test_the_published_matrix_names_the_specs_that_claim_each_fault() -> None:
 def test_in_the_published_matrix_every_fault_is_killed() -> None:
     alive = {name: row["fate"] for name, row in published().items() if row["fate"] != "killed"}
     assert alive == {}
+
+
+def test_the_published_matrix_says_of_every_fault_what_the_explorer_made_of_it() -> None:
+    rows = published(kills.HUNTED)
+    assert rows.keys() == faults.known().keys()
+    unfound = {name: row["by, or why not"] for name, row in rows.items() if row["found after"] == "not found"}
+    assert unfound == BEYOND
+    after = [int(row["found after"]) for name, row in rows.items() if name not in BEYOND]
+    assert max(after) <= 500
 
 
 def test_every_class_has_three_faults() -> None:

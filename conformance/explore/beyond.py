@@ -1,0 +1,17 @@
+"""What the explorer cannot show in process, and why: the faults that it is not owed.
+
+Knows names of faults and reasons. Does not know the engine, or how a workload is made up.
+"""
+
+from __future__ import annotations
+
+_MEMORY = "it shows in the memory of a process alone, and nothing measures that in process"
+
+BEYOND = {
+    "copy_pool_on_growth": _MEMORY,
+    "copy_rows_on_adopt": _MEMORY,
+    "keep_rows_of_the_gone": _MEMORY,
+    "keep_slabs_after_reset": _MEMORY,
+    "no_cached_count_when_whole": "it shows in the body of an HTTP reply alone, and in process there is none",
+}
+"""Fault -> why no workload shows it there."""
