@@ -249,6 +249,25 @@ def company(draw: Draw, script: Script) -> None:
     script.idle()
 
 
+def cold(draw: Draw, script: Script) -> None:
+    """A text that nobody sent before, by several at once."""
+    if "fresh" in script.texts or not _is_shared(script, {}, {}):
+        return ask(draw, script)
+    prompt = [script.text("fresh", draw(st.integers(1, 3)), draw(drawn.EDGES)), drawn.tail(draw)]
+    count = draw(st.integers(2, 4))
+    keys: Json = {"requests": count, "prompt": prompt, "max_tokens": script.reply(draw(drawn.REPLY))}
+    name = script.name("cold")
+    if script.facts.has_test:
+        _gathered(script, name, keys)
+    else:
+        script.step("burst", name, **keys)
+    script.general(name, count)
+    script.must("computed_once", of=name)
+    script.again.append(name)
+    script.idle()
+    return None
+
+
 def twins(draw: Draw, script: Script) -> None:
     """Equal prompts of whole blocks at once: each computes the last one."""
     if "twin" in script.texts or not (script.roomy and script.shares):

@@ -15,6 +15,10 @@ from conformance.explore.drawn import Draw
 from conformance.explore.moves import ask, sent_again
 from conformance.explore.script import Json, Script
 
+_GROWING = ((2, "pool/2-B-1", 36), (3, "pool/3-B", 72))
+"""Requests, their prompts and replies: a little too much, and so much that those who stay take the blocks of
+the one who steps back."""
+
 
 def traffic(draw: Draw, script: Script) -> None:
     """Strangers: a few short prompts, or as many as the pool holds where it is small; then an old friend."""
@@ -55,9 +59,11 @@ def overflow(draw: Draw, script: Script) -> None:
     """More is admitted than can grow to its end, so that someone must step back."""
     if script.profile != "overcommit":
         return ask(draw, script)
+    count, tokens, growth = draw(st.sampled_from(_GROWING))
     since = script.mark()
-    name = script.step("burst", script.name("growing"), requests=2, max_tokens=draw(st.integers(36, 40)),
-                       prompt=[{"unique": "pool/2-B-1", "seed": draw(drawn.SEED)}])  # fmt: skip
+    name = script.step("burst", script.name("growing"), requests=count,
+                       max_tokens=growth + draw(st.integers(0, 4)),
+                       prompt=[{"unique": tokens, "seed": draw(drawn.SEED)}])  # fmt: skip
     until = script.mark()
     script.must("counted", of=name)
     script.must("all_end", of=name)

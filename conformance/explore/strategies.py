@@ -26,6 +26,7 @@ from conformance.explore.moves import (
     ask,
     chat,
     choices,
+    cold,
     company,
     count,
     declined,
@@ -51,12 +52,12 @@ MOST_MOVES = 4
 _ANYWHERE: tuple[Move, ...] = (
     ask, repeat, ask, stored, repeat, leave, talk, stop, declined, count, traffic, stranger, fail, refuse,
     retry, reset, stop_work, company, company, choices, chat, twins, timing, leave_queue, reload,
-    reset_decoding, reset_prefilling, rungs,
+    reset_decoding, reset_prefilling, rungs, cold, chat, fail, leave_queue,
 )  # fmt: skip
 MOVES: dict[str, tuple[Move, ...]] = {
     "default": _ANYWHERE,
     "collide": (ask, repeat, stored),
-    "tight": (ask, repeat, traffic, queue, leave, queue, too_long, hot, hot, chain, recycle, outlast),
+    "tight": (ask, repeat, traffic, queue, leave, queue, queue, too_long, hot, hot, chain, recycle, outlast),
     "overcommit": (overflow, ask, repeat),
     "dense": (one_shot, ask, repeat),
 }

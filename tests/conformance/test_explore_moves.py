@@ -40,6 +40,7 @@ def alone(move: Move, profile: str, facts: Facts) -> st.SearchStrategy[Json]:
 SHOWN: list[tuple[Move, str, str, str]] = [
     (moves.company, "default", "same_as_solo", "swap_rows_on_finish"),
     (moves.choices, "default", "choices_alone", "copy_leaves_rows_behind"),
+    (moves.cold, "default", "computed_once", "no_single_flight"),
     (moves.chat, "default", "rerendered", "strip_old_messages"),
     (moves.twins, "default", "twins_once", "no_dedup_on_publish"),
     (moves.rungs, "default", "ladder", "full_hit_has_nothing_to_run"),
@@ -58,6 +59,7 @@ SHOWN: list[tuple[Move, str, str, str]] = [
     (pressing.outlast, "tight", "unrecycled", "free_ignores_refcount"),
     (pressing.traffic, "tight", "in_budget", "never_evict"),
     (pressing.overflow, "overcommit", "all_end", "fail_instead_of_preempt"),
+    (pressing.overflow, "overcommit", "resumed", "stale_cached_count_on_resume"),
 ]
 
 
@@ -75,7 +77,9 @@ def test_a_move_fails_with_the_fault_that_it_shows(move: Move, profile: str, jud
     assert found.alarms == []
 
 
-@pytest.mark.parametrize(("move", "profile", "judge", "fault"), SHOWN, ids=[row[0].__name__ for row in SHOWN])
+@pytest.mark.parametrize(
+    ("move", "profile", "judge", "fault"), SHOWN, ids=[f"{row[0].__name__}-{row[2]}" for row in SHOWN]
+)
 def test_on_the_healthy_engine_it_passes_and_shows_that(
     move: Move, profile: str, judge: str, fault: str
 ) -> None:
