@@ -48,7 +48,10 @@ VALUES = {
     "history": ("FILE", "write the history there (default: .conformance/history-<UTC time>.jsonl)"),
     "specs": ("DIR", "run the specs of this folder of yours as well, with `pytest conformance/`"),
     "report-json": ("FILE", "write the verdicts with their evidence there, as one JSON document"),
-    "report-kills": ("FILE", "write there what each spec made of each fault (`python -m conformance kills`)"),
+    "report-kills": (
+        "FILE",
+        "write there what each spec, or the explorer, made of each fault (`python -m conformance kills`)",
+    ),
     "report-html": ("FILE", "write them there as one page, with timelines of the bursts"),
     "expectations": ("FILE", "known deviations of the server (default: those in expectations/)"),
     "pid": ("PID", "the process behind --endpoint on this machine, so that its memory can be read"),

@@ -17,7 +17,7 @@ from conformance.explore.script import Json, Script
 
 _MATES = ((1, 1, 1), (2, 2, 2), (2, 2, 4))
 """Requests of each kind in one batch: few, several, more than eight together."""
-_TURN = st.sampled_from((1, 2, 3, 33))
+_TURN = st.sampled_from((1, 3, 33))
 """Tokens of a turn's reply: a few, or enough to fill a block."""
 _SAID = ("And then?", "  First line.\n\nSecond line. ", "Go on. ")
 """What a template might trim."""

@@ -52,7 +52,7 @@ MOST_MOVES = 4
 _ANYWHERE: tuple[Move, ...] = (
     ask, repeat, ask, stored, repeat, leave, talk, stop, declined, count, traffic, stranger, fail, refuse,
     retry, reset, stop_work, company, company, choices, chat, twins, timing, leave_queue, reload,
-    reset_decoding, reset_prefilling, rungs, cold, chat, fail, leave_queue,
+    reset_decoding, reset_prefilling, rungs, cold, chat, talk, fail, leave_queue,
 )  # fmt: skip
 MOVES: dict[str, tuple[Move, ...]] = {
     "default": _ANYWHERE,
