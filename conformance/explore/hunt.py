@@ -29,6 +29,10 @@ ACCUSES = (Status.FAIL, Status.TIMEOUT)
 """A request that never ends is a failure too: no healthy server leaves one."""
 _SHRINK = 60.0
 """Seconds that are spent on making a failure smaller."""
+_ROUND = 10
+"""Examples that Hypothesis draws afresh; of those that follow, it makes five in six from parts of one before."""
+_SEEDS = 1_000_000
+"""Apart from each other by more than anybody makes up, so that no two seeds share a round."""
 
 
 @dataclass
@@ -87,22 +91,30 @@ def hunt(
     """
     found = Hunt()
     chase = _Chase(found, judge, healthy, clock, seconds)
-    run = settings(
-        max_examples=examples, database=None, deadline=None, print_blob=False, report_multiple_bugs=False,
-        phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck),
-    )(seed(number)(given(workloads)(chase.one)))  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Hypothesis thinks of a strategy is no finding
-        try:
-            run()
-        except (_Found, _TimeUp):
-            pass
-        except Flaky:
-            found.is_flaky = True
-        except BaseExceptionGroup as group:
-            if not all(isinstance(error, _Found | Flaky) for error in group.exceptions):
-                raise
+        for start in range(0, examples, _ROUND):
+            if _is_over(
+                found, chase.round(workloads, min(_ROUND, examples - start), number * _SEEDS + start)
+            ):
+                break
     return found
+
+
+def _is_over(found: Hunt, run: Callable[[], None]) -> bool:
+    """Runs a round; whether it was the last one."""
+    try:
+        run()
+    except (_Found, _TimeUp):
+        return True
+    except Flaky:
+        found.is_flaky = True
+        return True
+    except BaseExceptionGroup as group:
+        if not all(isinstance(error, _Found | Flaky) for error in group.exceptions):
+            raise
+        return True
+    return False
 
 
 class _Chase:
@@ -119,6 +131,14 @@ class _Chase:
         self._found, self._judge, self._healthy, self._clock = found, judge, healthy, clock
         self._start = clock()
         self._end = None if seconds is None else self._start + seconds
+
+    def round(self, workloads: SearchStrategy[Json], examples: int, number: int) -> Callable[[], None]:
+        """So many examples, as a test that Hypothesis runs."""
+        run: Callable[[], None] = settings(
+            max_examples=examples, database=None, deadline=None, print_blob=False, report_multiple_bugs=False,
+            phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck),
+        )(seed(number)(given(workloads)(self.one)))  # fmt: skip
+        return run
 
     def one(self, data: Json) -> None:
         if self._end is not None and self._clock() > self._end:
