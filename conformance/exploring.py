@@ -111,8 +111,8 @@ class ExploreItem(pytest.Item):
             ("fate", str(Fate.KILLED if found else Fate.SURVIVED)),
             ("fault_summary", summary),
         ]
-        by = list(dict.fromkeys(failed["requirement"] for failed in found))
-        self.evidence = {"explored": {"fault": self.fault.name, "examples": told["examples"], "by": by}}
+        explored = {"fault": self.fault.name, "examples": told["examples"], "by": told["by"]}
+        self.evidence = {"explored": explored}
         if told["alarms"]:
             raise ItemFailure("\n".join(["the healthy engine fails as well:", *told["alarms"]]))
         if not found and self.fault.name in BEYOND:

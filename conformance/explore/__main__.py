@@ -203,6 +203,7 @@ def report(found: Hunt, path: Path | None) -> dict[str, Any]:
         "examples": found.examples,
         "seconds": round(found.seconds, 2),
         "shrinking": found.shrinking,
+        "by": found.by,
         "statuses": dict(found.statuses),
         "errors": found.errors,
         "alarms": found.alarms,

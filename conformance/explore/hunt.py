@@ -30,7 +30,7 @@ ACCUSES = (Status.FAIL, Status.TIMEOUT)
 _SHRINK = 60.0
 """Seconds that are spent on making a failure smaller."""
 _ROUND = 10
-"""Examples that Hypothesis draws afresh; of those that follow, it makes five in six from parts of one before."""
+"""Examples that Hypothesis draws afresh; of those after them it makes five in six from parts of another."""
 _SEEDS = 1_000_000
 """Apart from each other by more than anybody makes up, so that no two seeds share a round."""
 
@@ -57,6 +57,8 @@ class Hunt:
     shrinking: int = 0
     """Examples performed to make the failure smaller."""
     failure: Failure | None = None
+    by: list[str] = field(default_factory=list)
+    """Requirements that the first failure broke, before it was made smaller."""
     statuses: Counter[str] = field(default_factory=Counter)
     """Verdicts by status, of all examples until the first failure."""
     errors: list[str] = field(default_factory=list)
@@ -150,6 +152,7 @@ class _Chase:
             return
         if self._found.failure is None:
             self._end = self._clock() + _SHRINK
+            self._found.by = list(dict.fromkeys(verdict.requirement for _, verdict in failure.accusers))
         if self._found.failure is None or _size(data) <= _size(self._found.failure.data):
             self._found.failure = failure
         raise _type_of(failure.accusers[0][0].judge)(failure.accusers[0][1].witness)

@@ -31,6 +31,23 @@ def test_a_failure_is_made_as_small_as_it_gets() -> None:
     assert found.failure.data == {"steps": [20]}
     assert found.shrinking > 0
     assert found.failure.accusers[0][1].witness == "too many"
+    assert found.by == ["count/1"]
+
+
+def test_what_the_first_failure_broke_is_kept_when_a_smaller_one_breaks_less() -> None:
+    shown: list[Json] = []
+
+    def judge(data: Json) -> Judged:
+        if max(data["steps"], default=0) < 20:
+            return says(Status.PASS)
+        shown.append(data)
+        both = [*says(Status.FAIL), (EXPECT, Verdict(Status.FAIL, "out/1", witness="other"))]
+        return both if data == shown[0] else both[:1]
+
+    found = hunt(NUMBERS, judge, 500)
+    assert found.failure is not None
+    assert len(found.failure.accusers) == 1
+    assert found.by == ["count/1", "out/1"]
 
 
 def test_a_request_that_never_ends_is_a_failure() -> None:

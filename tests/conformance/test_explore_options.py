@@ -16,9 +16,13 @@ MODULE = str(Path(exploring.__file__).parent / "test_specs.py")
 Run = Callable[..., pytest.RunResult]
 TOLD: dict[str, Any] = {
     "examples": 9, "seconds": 1.5, "statuses": {"pass": 4}, "errors": [], "alarms": [], "flaky": False,
-    "file": None, "failed": [],
+    "file": None, "failed": [], "by": [],
 }  # fmt: skip
-FAILED = {"failed": [{"judge": "counted", "requirement": "count/1", "witness": "too many"}], "file": "x.yaml"}
+FAILED = {
+    "failed": [{"judge": "counted", "requirement": "count/1", "witness": "too many"}],
+    "file": "x.yaml",
+    "by": ["count/1", "out/1"],
+}
 
 
 @pytest.fixture
@@ -87,7 +91,7 @@ def test_what_became_of_the_faults_is_written(run: Run, tmp_path: Path) -> None:
     run("--explore-fault", "ignore_salt", "--report-kills", str(report), told=FAILED)
     assert kills.from_json(report.read_text()) == (
         [],
-        [{"fault": "ignore_salt", "examples": 9, "by": ["count/1"]}],
+        [{"fault": "ignore_salt", "examples": 9, "by": ["count/1", "out/1"]}],
     )
 
 
