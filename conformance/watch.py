@@ -24,6 +24,9 @@ class Readings:
 
     def __init__(self, target: Target, recorder: Recorder, arm: str) -> None:
         self._target, self._recorder, self._arm = target, recorder, arm
+        self._taking = threading.Lock()
+        """Held from the question to the note: of two steps that are watched at once, neither notes an answer
+        after a later one of the other's, which would look as if a counter fell."""
 
     def during(self, step: str) -> Watch:
         """Readings all through a step, one at its start and one at its end among them."""
@@ -47,9 +50,11 @@ class Readings:
             read()
 
     def _stats(self, step: str) -> bool:
-        values = self._target.sample()
-        if values:
-            self._recorder.sample(Sample(at=self._recorder.now(), arm=self._arm, step=step, values=values))
+        with self._taking:
+            values = self._target.sample()
+            if values:
+                at = self._recorder.now()
+                self._recorder.sample(Sample(at=at, arm=self._arm, step=step, values=values))
         return bool(values)
 
     def _meters(self, step: str) -> list[Callable[[], object]]:
