@@ -206,6 +206,7 @@ def _read_options(config: pytest.Config) -> Options:
         replay=paths_of(config, "replay"),
         golden=option(config, "golden"),
         baseline=baseline,
+        memory=bool(alone),
         fresh=frozenset(SCENARIOS if alone and how_of(config) != "endpoint" else ()),
         allow=_allowed(config),
         should=bool(option(config, "should")),
