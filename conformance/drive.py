@@ -246,7 +246,7 @@ class Driver:
             return {}
 
     def _mark(self, step: PlannedStep) -> Detail:
-        self._readings.mark(step.name)
+        self._readings.mark(step.name, resting=not self._running)
         return {}
 
     def _reset(self, step: PlannedStep) -> Detail:

@@ -21,6 +21,8 @@ MEMORY_EVERY = 0.01
 """The same of memory, which only cases that judge it read: a quick machine is through a burst in half a
 second, and a peak that falls between two readings is not seen."""
 _MARK_TRIES = 3
+_REST_TRIES = 40
+"""Readings, one each 50 ms, after which a mark takes a server that never rests as it is."""
 
 
 class Readings:
@@ -34,27 +36,39 @@ class Readings:
         self._target.mark()
         readers: list[Reader] = []
         if self._target.facts.has_stats:
-            readers.append(Reader(lambda: self._stats(step), EVERY))
+            readers.append(Reader(lambda: self._note(step, self._target.sample()), EVERY))
         return Watch([*readers, *self._meters(step)])
 
     def footprint(self, step: str = "") -> Watch:
         """Readings of memory alone: while nothing is sent, but things may settle."""
         return Watch(self._meters(step))
 
-    def mark(self, step: str) -> None:
-        """One reading of each kind, now."""
+    def mark(self, step: str, resting: bool = False) -> None:
+        """One reading of each kind, now; where this run is `resting`, soon, when others rest as well."""
         self._target.mark()
         if self._target.facts.has_stats:
-            tries = (self._stats(step) for _ in range(_MARK_TRIES))
-            any(tries)
+            calm = resting and self._target.facts.how == "endpoint"
+            self._note(step, self._at_rest() if calm else self._read())
         for reader in self._meters(step):
             reader.read()
 
-    def _stats(self, step: str) -> bool:
-        values = self._target.sample()
+    def _read(self) -> dict[str, float]:
+        """What is told now; a reading that fails is asked for again."""
+        tries = (self._target.sample() for _ in range(_MARK_TRIES))
+        return next(filter(None, tries), {})
+
+    def _at_rest(self) -> dict[str, float]:
+        """A reading while nobody is served: other clients of an endpoint come and go."""
+        for _ in range(_REST_TRIES):
+            values = self._read()
+            if not values.get("running") and not values.get("waiting"):
+                break
+            time.sleep(EVERY)
+        return values
+
+    def _note(self, step: str, values: dict[str, float]) -> None:
         if values:
             self._recorder.sample(Sample(at=self._recorder.now(), arm=self._arm, step=step, values=values))
-        return bool(values)
 
     def _meters(self, step: str) -> list[Reader]:
         meter = self._target.meter() if self._memory else None

@@ -187,3 +187,26 @@ def test_a_workload_starts_on_an_empty_cache_where_that_may_be_asked_for(tmp_pat
         assert [driven(tmp_path, target, send()).outcomes[0].cached for _ in range(2)] == [0, 0]
     with fake_target(how="endpoint") as (target, _):
         assert [driven(tmp_path, target, send()).outcomes[0].cached for _ in range(2)] == [0, 36]
+
+
+@pytest.mark.parametrize(("how", "told"), [("endpoint", 0.0), ("engine", 2.0)])
+def test_a_mark_on_an_endpoint_waits_until_other_clients_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, told: float
+) -> None:
+    readings = [{"running": 2.0}, {"running": 1.0}, {"running": 0.0}]
+    with fake_target() as (target, _):
+        target.facts = target.facts.model_copy(update={"how": how})
+        monkeypatch.setattr(target, "sample", lambda: readings.pop(0))
+        seen = driven(tmp_path, target, PlannedStep("mark", "before"))
+    assert [sample.values["running"] for sample in seen.samples] == [told]
+
+
+def test_a_mark_takes_an_endpoint_that_never_rests_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_target() as (target, _):
+        target.facts = target.facts.model_copy(update={"how": "endpoint"})
+        monkeypatch.setattr("conformance.watch.EVERY", 0.0)
+        monkeypatch.setattr(target, "sample", lambda: {"running": 1.0})
+        seen = driven(tmp_path, target, PlannedStep("mark", "before"))
+    assert [sample.values for sample in seen.samples] == [{"running": 1.0}]
