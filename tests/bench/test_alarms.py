@@ -64,9 +64,7 @@ def test_another_client_is_served_beside_the_run(commands: Commands, monkeypatch
     assert asked[0] == url
 
 
-def test_a_busy_machine_is_so_as_long_as_the_run(
-    commands: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_machine_is_so_as_long_as_the_run(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
     real = subprocess.Popen
 

@@ -120,6 +120,7 @@ def test_too_few_leavers_are_vacuous_and_a_large_pool_unobservable() -> None:
     assert (
         recovers(recovering(pool=140)).reason == "20 leaks would be 140 blocks, which a pool of 140 can bear"
     )
+    assert recovers(recovering(pool=0)).reason == "the target does not tell the size of its pool"
     small = recovering(pool=130)
     small.outcomes = [o for o in small.outcomes if o.step != "first" or o.index < 14]
     assert recovers(small).reason == "'first' needs 112 of 130 blocks, not 90%"
