@@ -303,6 +303,7 @@ class Spec(Strict):
     title: str
     proves: list[Requirement] = Field(min_length=1)
     kills: list[Name] = Field(default=[])
+    stays: str = Field(default="", description="why it is worth its time though no fault dies by it alone")
     guard: str = Field(default="", description="what must have happened for a pass to mean anything")
     quick: bool = Field(default=False, description="part of the quick set (-m quick)")
     ladder: dict[Name, list[Length]] = Field(
