@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from conformance import spec as types
+from conformance import wording
 from conformance.check import check
 from conformance.judges import JUDGES, Judge
 from conformance.marks import Document, Location, Problem, SpecError, read_document
@@ -49,11 +50,6 @@ _MODELS: dict[int | str, type[BaseModel]] = {
 }
 _ENTRIES = ("<burst>", "<start>")
 """Steps whose `each` is a list of entries, not of prompt parts."""
-
-_NEEDED = dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping is needed") | (
-    dict.fromkeys(("list_type", "tuple_type"), "a list is needed")
-)
-"""What pydantic calls by its own names, by the type of its error."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +177,7 @@ def _branch(problem: Problem) -> tuple[int, int, str]:
 def _either(branches: Sequence[Problem]) -> Problem:
     first = branches[0]
     _, _, found = first.message.partition(", not ")
-    ways = [b.message.partition(", not ")[0].removeprefix("should be ") for b in branches]
+    ways = dict.fromkeys(b.message.partition(", not ")[0].removeprefix("should be ") for b in branches)
     return replace(first, message=f"should be {' or '.join(ways)}, not {found}") if len(ways) > 1 else first
 
 
@@ -196,8 +192,8 @@ def _problem(
     if error["type"] == "missing":
         return document.problem(loc[:-1], f"the key {loc[-1]!r} is missing")
     if loc[-1:] == ("[key]",):
-        return document.problem(loc[:-1], _reason(error), key=True)
-    return document.problem(loc, _reason(error))
+        return document.problem(loc[:-1], wording.message(error), key=True)
+    return document.problem(loc, wording.message(error))
 
 
 def _in_file(error: ErrorDetails) -> Location:
@@ -216,17 +212,6 @@ def _in_file(error: ErrorDetails) -> Location:
 def _word(step: int | str) -> int | str:
     """`requirement` of an expectation is written `as`."""
     return "as" if step == "requirement" else step
-
-
-def _reason(error: ErrorDetails) -> str:
-    if error["type"] == "too_short":
-        return "at least one item is needed"
-    if error["type"] == "value_error" and not error["loc"]:
-        return error["msg"].removeprefix("Value error, ")
-    message = error["msg"].replace("String should match pattern", "should match the pattern")
-    shown = repr(error["input"])
-    what = _NEEDED.get(error["type"]) or message.removeprefix("Input ").removeprefix("Value error, ")
-    return f"{what}, not {shown if len(shown) <= 40 else shown[:37] + '...'}"
 
 
 def _keys(loc: tuple[int | str, ...], model: type[BaseModel] | None) -> list[str]:

@@ -257,7 +257,6 @@ class Reporter:
 
     def _write(self, session: pytest.Session, path: Path, text: str) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             self._written.append(f"report: {path}")
         except OSError as error:
