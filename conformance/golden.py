@@ -55,8 +55,8 @@ def check_name(target: str) -> None:
         raise ValueError(f"the golden name {target!r} is that of the recorded footprints; choose another")
     if not _NAME.fullmatch(target):
         raise ValueError(
-            f"the golden name {target!r} may hold only a-z, 0-9, dot and dash, a letter or digit first, as in "
-            "my-server-1.2; it is no path"
+            f"the golden name {target!r} may hold only a-z, 0-9, dot and dash, a letter or digit first, "
+            "as in my-server-1.2; it is no path"
         )
 
 

@@ -1,7 +1,8 @@
 """Known deviations of a named server release: `expectations/<target>.yaml`, strict expected failures.
 
 Knows what an entry may say, when it applies and when it is over. Does not know which specs there are
-(`named.py`), pytest, nor how a verdict was reached. A deviation that is known is still shown; one that went away is news; one that expired is no excuse.
+(`named.py`), pytest, nor how a verdict was reached. A deviation that is known is still shown; one that went
+away is news; one that expired is no excuse.
 """
 
 from __future__ import annotations

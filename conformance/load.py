@@ -23,6 +23,7 @@ from conformance.check import check
 from conformance.judges import JUDGES, Judge
 from conformance.marks import Document, Location, Problem, SpecError, read_document
 from conformance.spec import Expect, Spec
+from conformance.unformed import unformed
 
 Judges = Mapping[str, Judge]
 RESERVED = ("as", "id")
@@ -68,15 +69,26 @@ def load(path: Path, judges: Judges = JUDGES) -> Loaded:
     """Read and check one file. Raises SpecError with everything that is wrong in it."""
     document = read_document(path)
     expects, problems = _expectations(document, judges)
-    try:
-        spec = Spec.model_validate(document.data | ({"expect": expects} if expects is not None else {}))
-    except ValidationError as error:
-        found = [e for e in error.errors() if not (problems and e["loc"][:1] == ("expect",))]
-        raise document.error([*problems, *_problems(document, found)]) from None
-    problems = problems or check(spec, document, judges)
-    if problems:
+    spec, errors = _formed(document, expects)
+    problems += _problems(document, [e for e in errors if not (problems and e["loc"][:1] == ("expect",))])
+    if spec is None or problems:
+        known = {(problem.line, problem.column) for problem in problems}
+        names = unformed(document, expects or [], judges)
+        raise document.error([*problems, *(p for p in names if (p.line, p.column) not in known)])
+    if problems := check(spec, document, judges):
         raise document.error(problems)
     return Loaded(spec, document)
+
+
+def _formed(
+    document: Document, expects: Sequence[Expect | None] | None
+) -> tuple[Spec | None, list[ErrorDetails]]:
+    """The spec without those of its expectations that are none, or what is wrong with its form."""
+    good = None if expects is None else {"expect": [one for one in expects if one is not None]}
+    try:
+        return Spec.model_validate(document.data | (good or {})), []
+    except ValidationError as error:
+        return None, error.errors()
 
 
 def load_all(paths: Iterable[Path], judges: Judges = JUDGES) -> Iterator[Loaded | SpecError]:
@@ -109,14 +121,13 @@ def did_you_mean(word: str, legal: Iterable[str]) -> str:
     return f", did you mean {close[0]!r}?" if close else ""
 
 
-def _expectations(document: Document, judges: Judges) -> tuple[list[Any] | None, list[Problem]]:
-    """The `expect` list in the shape of `Expect`; None where there is no list to look at."""
+def _expectations(document: Document, judges: Judges) -> tuple[list[Expect | None] | None, list[Problem]]:
+    """The `expect` list, None in it for what is no expectation; None where there is no list to look at."""
     raw = document.data.get("expect")
     if not isinstance(raw, list):
         return None, []
     problems: list[Problem] = []
-    expects = [_expectation(document, i, entry, judges, problems) for i, entry in enumerate(raw)]
-    return [expect for expect in expects if expect is not None], problems
+    return [_expectation(document, i, entry, judges, problems) for i, entry in enumerate(raw)], problems
 
 
 def _expectation(

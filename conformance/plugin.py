@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from conformance import early
 from conformance.options import (
     add_options,
     describe,
@@ -62,7 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", "ignore:Unverified HTTPS request")
     if not hasattr(config, "workerinput"):  # else the controller has done all that
         refuse_nonsense(config)
-        config.pluginmanager.register(Reporter(config), "conformance-reporter")
+        watched = early.Early()
+        config.pluginmanager.register(watched, "conformance-early")
+        config.pluginmanager.register(Reporter(config, watched), "conformance-reporter")
         if is_spread(config):
             _end_when_told(config)  # its workers end with it
             # Workers of an interrupted run report no snapshots, which must not look like a defect.
@@ -203,8 +206,9 @@ def pytest_report_collectionfinish(items: list[pytest.Item]) -> str | None:
 class Reporter:
     """What is known of a run where its reports arrive: the one process, or the xdist controller."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, watched: early.Early) -> None:
+        self._config, self._early = config, watched
+        self._ended: dict[str, Any] | None = None
         self._tally: Tally | None = None
         self._missing: list[str] = []
         self._written: list[str] = []
@@ -222,6 +226,7 @@ class Reporter:
         """A run that judged less than it should have is not green."""
         if runs_no_items(self._config):
             return
+        self._ended = self._early.ended(session.shouldfail or session.shouldstop)
         self._missing = self._not_judged()
         if self._missing and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -250,7 +255,7 @@ class Reporter:
         from conformance.tally import Tally
 
         tally, green = self._tally or Tally(), session.exitstatus == pytest.ExitCode.OK
-        result = Result(tally.items, tally.broken, self._missing, green)
+        result = Result(tally.items, tally.broken, self._missing, green, interrupted=self._ended)
         for name, write in {"report-json": as_json, "report-html": as_html}.items():
             if wanted[name]:
                 self._write(session, Path(wanted[name]), write(result))
@@ -271,6 +276,8 @@ class Reporter:
                 terminalreporter.write_line(line)
         for line in self._written:
             terminalreporter.write_line(line)
+        if self._ended:
+            terminalreporter.write_line(early.line(self._ended), red=True)
         if self._missing:
             missing = ", ".join(self._missing)
             terminalreporter.write_line(f"not judged, so this run is not green: {missing}", red=True)
