@@ -135,8 +135,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     if not is_spec(file_path, parent.session.isinitpath(file_path)):
         return None
     _use(parent.config)
-    file: SpecFile = SpecFile.from_parent(parent, path=file_path)
-    return file
+    return SpecFile.at(parent, file_path)
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
@@ -224,7 +223,7 @@ class Reporter:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A run that judged less than it should have is not green."""
-        if runs_no_items(self._config):
+        if runs_no_items(self._config) or session.exitstatus == pytest.ExitCode.USAGE_ERROR:
             return
         self._ended = self._early.ended(session.shouldfail or session.shouldstop)
         self._missing = self._not_judged()

@@ -73,6 +73,12 @@ def test_a_run_that_ends_in_order_says_nothing(
     assert "--dry-run" in args or told(pytester) is None
 
 
+def test_a_run_that_was_refused_was_not_interrupted(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "-k", "a and n=3")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.no_fnmatch_line("interrupted*")
+
+
 def test_the_tests_of_others_are_none_of_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_one():\n    assert 0\n\ndef test_two():\n    pass")
     pytester.runpytest_inprocess(*PLAIN, "-x").stdout.no_fnmatch_line("interrupted*")
