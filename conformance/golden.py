@@ -34,6 +34,7 @@ GAP_NOISE = 0.02
 """Difference of top-2 logprob gaps that platforms may have; gaps are stored with two decimals."""
 
 _LEGAL = re.compile(r"[a-z0-9.-]+")
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _SIGNS = {"+": ".p.", "=": ".", "/": ".per."}
 
 
@@ -42,11 +43,26 @@ def location(
 ) -> Path:
     """Where the golden of one expectation lives; `name` is its id when a case has several.
 
-    Raises ValueError for a target whose name is outside [a-z0-9.-].
+    Raises ValueError for a target whose name is none (`check_name`).
     """
-    if not _LEGAL.fullmatch(target):
-        raise ValueError(f"the golden name {target!r} may hold only a-z, 0-9, dot and dash")
+    check_name(target)
     return root / target / f"{case_stem(spec_id, rung, name)}.{scale}.json"
+
+
+def check_name(target: str) -> None:
+    """Raises ValueError for what cannot name the outputs of a target: it is a folder beside the baselines."""
+    if target == BASELINES:
+        raise ValueError(f"the golden name {target!r} is that of the recorded footprints; choose another")
+    if not _NAME.fullmatch(target):
+        raise ValueError(
+            f"the golden name {target!r} may hold only a-z, 0-9, dot and dash, a letter or digit first, "
+            "as in my-server-1.2; it is no path"
+        )
+
+
+def targets(root: Path) -> list[str]:
+    """The targets whose outputs were reviewed."""
+    return sorted(path.name for path in root.glob("*/") if path.name != BASELINES)
 
 
 def name_of(model: str) -> str:

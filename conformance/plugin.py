@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from conformance import early
 from conformance.options import (
     add_options,
     by_fault,
@@ -63,7 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", "ignore:Unverified HTTPS request")
     if not hasattr(config, "workerinput"):  # else the controller has done all that
         refuse_nonsense(config)
-        config.pluginmanager.register(Reporter(config), "conformance-reporter")
+        watched = early.Early()
+        config.pluginmanager.register(watched, "conformance-early")
+        config.pluginmanager.register(Reporter(config, watched), "conformance-reporter")
         if is_spread(config):
             _end_when_told(config)  # its workers end with it
             # Workers of an interrupted run report no snapshots, which must not look like a defect.
@@ -133,8 +136,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     if not is_spec(file_path, parent.session.isinitpath(file_path)):
         return None
     _use(parent.config)
-    file: SpecFile = SpecFile.from_parent(parent, path=file_path)
-    return file
+    return SpecFile.at(parent, file_path)
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
@@ -204,8 +206,9 @@ def pytest_report_collectionfinish(items: list[pytest.Item]) -> str | None:
 class Reporter:
     """What is known of a run where its reports arrive: the one process, or the xdist controller."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, watched: early.Early) -> None:
+        self._config, self._early = config, watched
+        self._ended: dict[str, Any] | None = None
         self._tally: Tally | None = None
         self._missing: list[str] = []
         self._written: list[str] = []
@@ -221,8 +224,9 @@ class Reporter:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A run that judged less than it should have is not green."""
-        if runs_no_items(self._config):
+        if runs_no_items(self._config) or session.exitstatus == pytest.ExitCode.USAGE_ERROR:
             return
+        self._ended = self._early.ended(session.shouldfail or session.shouldstop)
         self._missing = self._not_judged()
         alive = self._tally.pairs_alive() if self._tally else []
         if (self._missing or alive) and session.exitstatus == pytest.ExitCode.OK:
@@ -252,14 +256,13 @@ class Reporter:
         from conformance.tally import Tally
 
         tally, green = self._tally or Tally(), session.exitstatus == pytest.ExitCode.OK
-        result = Result(tally.items, tally.broken, self._missing, green)
+        result = Result(tally.items, tally.broken, self._missing, green, interrupted=self._ended)
         for name, write in {"report-json": as_json, "report-html": as_html}.items():
             if wanted[name]:
                 self._write(session, Path(wanted[name]), write(result))
 
     def _write(self, session: pytest.Session, path: Path, text: str) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             self._written.append(f"report: {path}")
         except OSError as error:
@@ -274,6 +277,8 @@ class Reporter:
                 terminalreporter.write_line(line)
         for line in self._written:
             terminalreporter.write_line(line)
+        if self._ended:
+            terminalreporter.write_line(early.line(self._ended), red=True)
         if self._missing:
             missing = ", ".join(self._missing)
             terminalreporter.write_line(f"not judged, so this run is not green: {missing}", red=True)
