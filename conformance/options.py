@@ -210,6 +210,7 @@ def _read_options(config: pytest.Config) -> Options:
         allow=_allowed(config),
         should=bool(option(config, "should")),
         allow_inconclusive=bool(option(config, "allow-inconclusive")),
+        access=_shown(config),
         **({"url": option(config, "endpoint")} if how_of(config) == "endpoint" else {}),
     )
 
@@ -245,8 +246,18 @@ def target_of(config: pytest.Config, progress: Callable[[str], None]) -> TargetO
         extra=_headers(config),
         pid=int(option(config, "pid") or 0) or None,
         dry=bool(option(config, "dry-run")),
-        verify=False if option(config, "insecure") else option(config, "cacert") or True,
+        verify=_verify(config),
     )
+
+
+def _verify(config: pytest.Config) -> bool | str:
+    return False if option(config, "insecure") else option(config, "cacert") or True
+
+
+def _shown(config: pytest.Config) -> tuple[str, ...]:
+    from conformance.access import shown
+
+    return shown(words_of(option(config, "header") or ""), os.environ, _verify(config))
 
 
 def how_of(config: pytest.Config) -> Literal["engine", "serve", "endpoint", "replay"]:

@@ -70,6 +70,8 @@ class Options:
     allow_inconclusive: bool = False
     url: str = "http://127.0.0.1:8000"
     """Where the lines to paste send their request."""
+    access: tuple[str, ...] = ()
+    """What those lines say of headers and certificates (`access.shown`); never a secret."""
     run_salt: str = field(default_factory=lambda: secrets.token_hex(4))
     """Keeps this run apart from others, and from other traffic, in one cache."""
 

@@ -291,7 +291,10 @@ def test_adapters_are_those_that_the_server_lists() -> None:
     pages: dict[str, Any] = {"/v1/models": {"data": [{"id": "fake-model"}, {"id": "fake-model-b"}]}}
     with fake_target(Behaviour(pages=pages), dialect(ask=ask)) as (target, _):
         assert target.facts.adapters == ["b"]
-        assert target.body(planned("x", [1]).model_copy(update={"adapter": "b"}))["model"] == "fake-model-b"
+        assert (
+            target.rendering.body(planned("x", [1]).model_copy(update={"adapter": "b"}))["model"]
+            == "fake-model-b"
+        )
 
 
 def test_a_chat_is_asked_for_on_its_own_route() -> None:
@@ -299,7 +302,7 @@ def test_a_chat_is_asked_for_on_its_own_route() -> None:
     request = planned("x", [1]).model_copy(update={"messages": said, "prompt_ids": None})
     with fake_target() as (target, _):
         call = target.render(request)
-        body = target.body(request)
+        body = target.rendering.body(request)
     assert call.path == "/v1/chat/completions"
     assert (body["messages"], body["logprobs"], body["top_logprobs"]) == (said, True, 2)
     assert "prompt" not in body
