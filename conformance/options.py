@@ -280,14 +280,12 @@ def _scale(config: pytest.Config) -> Scale:
 
 
 def _allowed(config: pytest.Config) -> frozenset[str]:
-    from conformance.permission import PERMISSIONS
+    from conformance.permission import permitted
 
-    words = frozenset(words_of(option(config, "allow") or ""))
-    unknown = sorted(words - set(PERMISSIONS))
-    if unknown:
-        legal = ", ".join(PERMISSIONS)
-        raise pytest.UsageError(f"--allow {unknown[0]}: expected some of {legal}, with a comma between")
-    return words
+    try:
+        return permitted(option(config, "allow") or "")
+    except ValueError as error:
+        raise pytest.UsageError(f"--allow {error}") from None
 
 
 def _headers(config: pytest.Config) -> dict[str, str]:

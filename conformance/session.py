@@ -26,7 +26,7 @@ from conformance.permission import refusal
 from conformance.plan import Plan, PlanError, Scale, Unobservable, Vocabulary, make_plan
 from conformance.preflight import is_about_reuse
 from conformance.record import HistoryError, Recorder
-from conformance.rehearse import Load, Part, imagined, lines_of, load_of
+from conformance.rehearse import Load, Part, imagined, lines_of, load_of, why_not
 from conformance.report.terminal import facts_line
 from conformance.rungs import bound, spec_digest
 from conformance.spec import Expect, Serve, Spec
@@ -255,7 +255,7 @@ class Session:
                 part.plan = self._plan(spec, rung, target, arm)
                 return part
         except Unobservable as reason:
-            return Part(arm, self.facts, reason=str(reason))
+            return Part(arm, self.facts, reason=why_not(reason, self.facts))
         except PlanError as error:
             return Part(arm, self.facts, reason=f"{error} ({loaded.path.name})")
 

@@ -7,6 +7,7 @@ says what came back. Nor does it know where servers come from (`fleet.py`).
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -36,6 +37,8 @@ QUICK = 5.0
 _BRIEF = 0.5
 """Seconds to look whether an endpoint that was lost is back."""
 _POLL = 0.05
+_WEIGHTS = 2**30
+"""Weights that a run may begin with."""
 _SHOWN = 400
 """Characters of an answer that a history keeps."""
 
@@ -108,6 +111,8 @@ class Target:
         self._pages: dict[str, Page | None] = {}
         self.reloads = 0
         """How often an adapter got other weights."""
+        # An endpoint may still have the last weights of the run before: the same again would be no change.
+        self._first_weights = secrets.randbelow(_WEIGHTS) if options.how == "endpoint" else 0
         self._reach()
         self.dialect = dialect or probe.recognise(self, dialects())
         self.listed = self._listed()
@@ -232,7 +237,8 @@ class Target:
         """Other weights under an adapter's name. Solo runs of before are of no use for it any more."""
         assert self.dialect.reload is not None
         self.reloads += 1
-        return self.do(self.dialect.reload, {"adapter": adapter, "number": self.reloads})
+        number = self._first_weights + self.reloads
+        return self.do(self.dialect.reload, {"adapter": adapter, "number": number})
 
     def abort(self, id: str) -> None:
         """Ends a request by its id, where the target has a route for it."""
