@@ -64,6 +64,7 @@ class Driver:
     def run(self, plan: Plan) -> None:
         """All steps in order, as far as the server goes along."""
         self._plan = plan
+        self._readings = Readings(self._target, self._recorder, self._arm, plan.memory)
         with self._readings.footprint():
             pass  # what the server holds before anything is asked of it
         try:
@@ -258,7 +259,7 @@ class Driver:
             return {}
 
     def _mark(self, step: PlannedStep) -> Detail:
-        self._readings.mark(step.name)
+        self._readings.mark(step.name, resting=not self._running)
         return {}
 
     def _reset(self, step: PlannedStep) -> Detail:

@@ -41,7 +41,7 @@ class Released(Strict):
         return self
 
 
-@register("released", "life/1", Released)
+@register("released", "life/1", Released, of_all=True)
 def released(args: Released, case: Case) -> Finding:
     """After requests ended, referenced, running and waiting stand where they stood when idle (life/1).
 
@@ -126,7 +126,7 @@ class WorkStops(Strict):
     until: Name = mark_ref()
 
 
-@register("work_stops", "life/4", WorkStops)
+@register("work_stops", "life/4", WorkStops, of_all=True)
 def work_stops(args: WorkStops, case: Case) -> Finding:
     """After clients left, the counters of work stand still from `since` to `until`, short of all (life/4)."""
     before, since, until = (case.sample_at(mark).values for mark in (args.before, args.since, args.until))

@@ -239,7 +239,7 @@ class QueuedTruly(Strict):
     until: Name = mark_ref()
 
 
-@register("queued_truly", "adopt/9", QueuedTruly, solo_steps=of_step)
+@register("queued_truly", "adopt/9", QueuedTruly, solo_steps=of_step, of_all=True)
 def queued_truly(args: QueuedTruly, case: Case) -> Finding:
     """A request whose prefix was evicted while it was queued computes truly and reports truly (adopt/9).
 
