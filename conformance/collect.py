@@ -177,7 +177,7 @@ class SpecItem(pytest.Function):
             *([("expired", expired)] if expired else []),
         ]
         self.evidence = self._evidence(verdict) | {"again": replay_line(self._plain_id, history)}
-        text = failure_text(spec, verdict, workload, self._plain_id, history, run.options.url)
+        text = failure_text(spec, verdict, workload, self._plain_id, history, run.options)
         if run.dead and not hasattr(self.config, "workerinput"):
             self.session.shouldfail = f"no target: {run.dead.splitlines()[0]}"
         conclude(verdict, workload, run.options, text, known)

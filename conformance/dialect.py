@@ -211,7 +211,7 @@ class Dialect(Strict):
     reset: Action | None = None
     mark: Action | None = None
     reload: Action | None = None
-    """`{adapter}` gets other weights; `{number}` counts the reloads from 1."""
+    """`{adapter}` gets other weights; `{number}` counts the reloads: from 1, on an endpoint from anywhere."""
     abort: Action | None = None
     """Ends the request `{id}`."""
     test: Hooks | None = None

@@ -183,7 +183,20 @@ class Driver:
                     break
                 if step.kind == "turns" and not outcomes[-1].ok:
                     return outcomes, {"trouble": f"{outcomes[-1].id} failed: {outcomes[-1].error}"}
+                if step.kind == "turns" and place + 1 < len(step.requests):
+                    self._settle()
         return outcomes, {}
+
+    def _settle(self) -> None:
+        """Until what the last turn stored is to be found; the target is never idle beside started steps."""
+        if self._running:
+            time.sleep(self._target.facts.settle)
+        else:
+            self._rest()
+
+    def _rest(self) -> bool:
+        """Waits until the target is idle; whether it came to that."""
+        return self._target.idle(min(IDLE, self._target.options.timeout))
 
     def _churn(self, step: PlannedStep) -> tuple[list[Outcome], Detail]:
         """Prompts until all were sent, or the gauge of evictions rose by what the case asks for."""
@@ -241,7 +254,7 @@ class Driver:
     def _wait(self, step: PlannedStep) -> Detail:
         with self._readings.footprint():
             if step.wait == "idle":
-                return {"idle": self._target.idle(min(IDLE, self._target.options.timeout))}
+                return {"idle": self._rest()}
             time.sleep(step.wait or 0.0)
             return {}
 

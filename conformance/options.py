@@ -220,6 +220,7 @@ def _read_options(config: pytest.Config) -> Options:
         allow=_allowed(config),
         should=bool(option(config, "should")),
         allow_inconclusive=bool(option(config, "allow-inconclusive")),
+        access=_shown(config),
         **({"url": option(config, "endpoint")} if how_of(config) == "endpoint" else {}),
     )
 
@@ -255,8 +256,18 @@ def target_of(config: pytest.Config, progress: Callable[[str], None]) -> TargetO
         extra=_headers(config),
         pid=int(option(config, "pid") or 0) or None,
         dry=bool(option(config, "dry-run")),
-        verify=False if option(config, "insecure") else option(config, "cacert") or True,
+        verify=_verify(config),
     )
+
+
+def _verify(config: pytest.Config) -> bool | str:
+    return False if option(config, "insecure") else option(config, "cacert") or True
+
+
+def _shown(config: pytest.Config) -> tuple[str, ...]:
+    from conformance.access import shown
+
+    return shown(words_of(option(config, "header") or ""), os.environ, _verify(config))
 
 
 def how_of(config: pytest.Config) -> Literal["engine", "serve", "endpoint", "replay"]:
@@ -279,14 +290,12 @@ def _scale(config: pytest.Config) -> Scale:
 
 
 def _allowed(config: pytest.Config) -> frozenset[str]:
-    from conformance.permission import PERMISSIONS
+    from conformance.permission import permitted
 
-    words = frozenset(words_of(option(config, "allow") or ""))
-    unknown = sorted(words - set(PERMISSIONS))
-    if unknown:
-        legal = ", ".join(PERMISSIONS)
-        raise pytest.UsageError(f"--allow {unknown[0]}: expected some of {legal}, with a comma between")
-    return words
+    try:
+        return permitted(option(config, "allow") or "")
+    except ValueError as error:
+        raise pytest.UsageError(f"--allow {error}") from None
 
 
 def _headers(config: pytest.Config) -> dict[str, str]:

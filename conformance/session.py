@@ -26,7 +26,7 @@ from conformance.permission import refusal
 from conformance.plan import Plan, PlanError, Scale, Unobservable, make_plan
 from conformance.preflight import is_about_reuse
 from conformance.record import HistoryError, Recorder
-from conformance.rehearse import Load, Part, imagined, lines_of, load_of
+from conformance.rehearse import Load, Part, imagined, lines_of, load_of, why_not
 from conformance.report.terminal import facts_line
 from conformance.rungs import bound, spec_digest
 from conformance.spec import Expect, Serve, Spec
@@ -70,6 +70,8 @@ class Options:
     """Whether the footprint is read in every case, and not in those alone that judge it."""
     url: str = "http://127.0.0.1:8000"
     """Where the lines to paste send their request."""
+    access: tuple[str, ...] = ()
+    """What those lines say of headers and certificates (`access.shown`); never a secret."""
     run_salt: str = field(default_factory=lambda: secrets.token_hex(4))
     """Keeps this run apart from others, and from other traffic, in one cache."""
 
@@ -221,7 +223,7 @@ class Session:
                 part.plan = self._plan(spec, rung, target, arm)
                 return part
         except Unobservable as reason:
-            return Part(arm, self.facts, reason=str(reason))
+            return Part(arm, self.facts, reason=why_not(reason, self.facts))
         except PlanError as error:
             return Part(arm, self.facts, reason=f"{error} ({loaded.path.name})")
 

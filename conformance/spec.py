@@ -106,7 +106,7 @@ class When(Strict):
 
 
 class Turns(Strict):
-    """One conversation: each turn's prompt is the last prompt, its reply, and `each`.
+    """One conversation: each turn's prompt is the last prompt, its reply, and `each`; idle in between.
 
     With `chat` they are messages: `opening` is the system's, `each` the user's, the replies the assistant's.
     """

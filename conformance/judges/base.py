@@ -109,12 +109,16 @@ class Case:
             raise Stop(Status.ERROR, self.workload.trouble or f"the arm {arm!r} was never started")
         return self.workload.facts[arm]
 
-    def requests(self, step: str, arm: str = "main") -> list[Outcome]:
-        """A step's requests, all of them finished well; stops with error or timeout otherwise."""
+    def requests(self, step: str, arm: str = "main", *, leavers: bool = False) -> list[Outcome]:
+        """A step's requests, all of them finished well; stops with error or timeout otherwise.
+
+        With `leavers` those whose client walked away, which need not finish, are among them.
+        """
         self.facts_of(arm)
         found = self.workload.of(step, arm)
         for outcome in found:
-            _check_finished(outcome)
+            if not leavers or outcome.left is None:
+                _check_finished(outcome)
         if not found or self._unfinished(step, arm):
             raise Stop(Status.ERROR, self.workload.trouble or _no_end(self.workload, step))
         _check_complete(self.workload, step, arm)
@@ -233,6 +237,15 @@ def _check_finished(outcome: Outcome) -> None:
 
 def _no_end(workload: Workload, step: str) -> str:
     return f"the history ends before {step!r} did" if workload.cut else f"no request of {step!r} is on record"
+
+
+def counting(case: Case, step: str) -> tuple[list[Outcome], list[str]]:
+    """A step's requests that owe a count, and a line on each whose client left before one could come."""
+    got = case.requests(step, leavers=True)
+    gone = [o.left is not None and o.cached is None for o in got]
+    need(not all(gone), f"every client of {step!r} left before a count could come")
+    lines = [f"{o.id}  left while {o.left}, not judged" for o, left in zip(got, gone, strict=True) if left]
+    return [o for o, left in zip(got, gone, strict=True) if not left], lines
 
 
 def cached_of(outcome: Outcome) -> int:

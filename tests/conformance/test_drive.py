@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,29 @@ def test_a_turn_carries_the_reply_of_the_last_one(tmp_path: Path) -> None:
     assert first.plan.prompt_ids == [*LONG, 7]
     assert second.plan.prompt_ids == [*LONG, 7, *(first.token_ids or []), 8, 9]
     assert second.cached == 40
+
+
+@pytest.mark.parametrize(("settle", "cached"), [(0.4, 40), (0.0, 0)])
+def test_a_turn_waits_until_the_last_one_can_be_found(tmp_path: Path, settle: float, cached: int) -> None:
+    known = dialect().model_copy(update={"facts": dialect().facts | {"settle": settle}})
+    with fake_target(Behaviour(late=0.3), known) as (target, _):
+        first, second = driven(tmp_path, target, talk(LONG, [7], [8, 9])).of("talk")
+    assert second.cached == cached
+    assert second.sent - first.ended >= settle
+
+
+def test_turns_beside_a_started_step_wait_for_the_settle_time_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    started = replace(send("beside"), kind="start")
+    known = dialect().model_copy(update={"facts": dialect().facts | {"settle": 0.4375}})
+    with fake_target(known=known) as (target, _):
+        monkeypatch.setattr("conformance.drive.time.sleep", slept.append)
+        monkeypatch.setattr(target, "idle", lambda timeout: pytest.fail("it is never idle"))
+        seen = driven(tmp_path, target, started, talk(LONG, [7], [8], [9]))
+    assert slept.count(0.4375) == 2
+    assert len(seen.of("talk")) == 3
 
 
 def test_turns_in_words_carry_the_text(tmp_path: Path) -> None:

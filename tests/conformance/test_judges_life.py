@@ -361,8 +361,8 @@ def beside_failing(ended: float, **how: Any) -> Verdict:
     """One that fails at 3 s, and one that is sent at 1.5 s and runs in another forward."""
     own = some("four", 1, 2)[0].model_copy(update=ENDS["error"])
     other = reply(ask("other", suffix(8)), 1.5, ended, **how)
-    twice = reply(ask("again", own.plan.prompt_ids or [], salt="four"), 12, 13)
-    solos = {o.plan.key: [solo(o.plan), solo(o.plan)] for o in (other, twice)}
+    twice = reply(ask("again", own.plan.prompt_ids or [], salt="four"), 12, 13, token_ids=[4] * 8)
+    solos = {o.plan.key: [solo(o.plan, token_ids=o.token_ids)] * 2 for o in (other, twice)}
     made = workload(sample(1, "before", **IDLE), own, other, sample(9, "after", **IDLE), twice, solos=solos)
     return judge("contained", made, of="four", beside="other", again="again", before="before", after="after")
 
