@@ -13,8 +13,9 @@ from contextlib import suppress
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from engine.api import ApiError, Json
+from engine.api import ApiError
 from engine.exchange import Exchange, Exchanges, while_connected
+from engine.fields import Json
 from engine.messages import (
     Done,
     Finished,
