@@ -187,7 +187,7 @@ class Hooks(Strict):
 class Claim(NotClaimed):
     """What such a server does not do by design, or does not do where it tells certain facts."""
 
-    when: dict[str, Any] = Field({})
+    when: dict[str, Any] = Field(default={})
     """Fact -> the value that it must have; empty: always."""
 
     @field_validator("when")
