@@ -64,6 +64,7 @@ class Driver:
     def run(self, plan: Plan) -> None:
         """All steps in order, as far as the server goes along."""
         self._plan = plan
+        self._readings = Readings(self._target, self._recorder, self._arm, plan.memory)
         with self._readings.footprint():
             pass  # what the server holds before anything is asked of it
         try:

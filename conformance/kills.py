@@ -94,6 +94,11 @@ def lines(runs: Iterable[Run]) -> list[str]:
     return [*table, f"faults: {killed} of {len(found)} killed, by {kept} of {len(pairs)} claims of a spec"]
 
 
+def alive(runs: Iterable[Run]) -> list[str]:
+    """Mutants that nothing killed, those apart that this machine cannot show."""
+    return [m.name for m in mutants(runs) if m.fate not in (Fate.KILLED, Fate.NOT_RUN)]
+
+
 def _summary(mutant: Mutant) -> str:
     if mutant.fate is not Fate.KILLED:
         return next((run["reason"] for run in mutant.runs if run["fate"] == mutant.fate), "")

@@ -37,7 +37,10 @@ VALUES = {
     ),
     "engine-args": ("STR", "more flags for the bundled engine"),
     "fault": ("NAME", "start the bundled engine with this fault"),
-    "faults": ("NAME", "run faults, `all` or one by name, against the specs that must catch them"),
+    "faults": (
+        "NAME",
+        "run faults against the specs that must catch them: `all`, by name, or `pairs:100` at random",
+    ),
     "explore": (
         "N",
         "instead of the specs: make up N workloads at random, and write one that fails as a spec",
@@ -190,6 +193,12 @@ def options_of(config: pytest.Config) -> Options:
     return config.stash[_OPTIONS]
 
 
+def by_fault(config: pytest.Config) -> bool:
+    """Whether the items of a fault share an engine: where it meets many specs, or none alone must kill it."""
+    asked = option(config, "faults") or ""
+    return bool(option(config, "cross") or "+" in asked or asked.startswith("pairs:"))
+
+
 def _read_options(config: pytest.Config) -> Options:
     from conformance.baseline import SCENARIOS
     from conformance.record import default_path
@@ -206,6 +215,7 @@ def _read_options(config: pytest.Config) -> Options:
         replay=paths_of(config, "replay"),
         golden=option(config, "golden"),
         baseline=baseline,
+        memory=bool(alone),
         fresh=frozenset(SCENARIOS if alone and how_of(config) != "endpoint" else ()),
         allow=_allowed(config),
         should=bool(option(config, "should")),

@@ -22,6 +22,7 @@ import pytest
 
 from conformance.options import (
     add_options,
+    by_fault,
     describe,
     how_of,
     hunting_of,
@@ -81,7 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class WorkloadScheduling(LoadGroupScheduling):  # type: ignore[misc]
         # By node id: the marks of loadgroup reach a controller only with some versions of pytest and xdist.
         def _split_scope(self, nodeid: str) -> str:
-            own = fault_of(nodeid) if option(config, "cross") else ""
+            own = fault_of(nodeid) if by_fault(config) else ""
             shared = how_of(config) == "endpoint"
             return own or workload_of(nodeid, shared) or str(super()._split_scope(nodeid))
 
@@ -152,7 +153,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from conformance.collect import each_once
 
         items[:] = each_once(items)
-        if option(config, "cross"):
+        if by_fault(config):
             items.sort(key=lambda item: fault_of(item.nodeid))
 
 
@@ -223,7 +224,8 @@ class Reporter:
         if runs_no_items(self._config):
             return
         self._missing = self._not_judged()
-        if self._missing and session.exitstatus == pytest.ExitCode.OK:
+        alive = self._tally.pairs_alive() if self._tally else []
+        if (self._missing or alive) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._write_reports(session)
 
@@ -328,6 +330,7 @@ def _use(config: pytest.Config) -> None:
                 choose(option(config, "faults")),
                 lambda *how: _fault_session(config, *how),
                 cross=bool(option(config, "cross")),
+                shared=by_fault(config),
             )
 
 

@@ -151,7 +151,9 @@ def _add_serve(commands: Any) -> None:
     _add_network(serve.add_argument_group("network"))
     test = serve.add_argument_group("test material")
     test.add_argument(
-        "--fault", metavar="NAME", help="build in a fault; `python -m engine faults` lists them"
+        "--fault",
+        metavar="NAME",
+        help="build in a fault, or several: A+B; `python -m engine faults` lists them",
     )
     _add_count(test, "--hash-bytes", "bytes of a block's hash: fewer let hashes collide, 0 lets all")
     test.add_argument("--test-mode", action="store_true", help="add the routes under /v1/test")

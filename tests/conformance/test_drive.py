@@ -151,10 +151,13 @@ def test_a_target_without_counters_is_not_asked_for_any(tmp_path: Path) -> None:
     assert seen.of("seed")[0].ok
 
 
-def test_memory_is_read_where_the_processes_are_known(tmp_path: Path) -> None:
+def test_memory_is_read_where_a_judge_asks_and_the_processes_are_known(tmp_path: Path) -> None:
     child = Child([sys.executable, "-c", "import time; time.sleep(60)"])
     with fake_target(Behaviour(), child=child) as (target, _):
-        seen = driven(tmp_path, target, send(), PlannedStep("mark", "before"))
+        unasked = driven(tmp_path, target, send(), PlannedStep("mark", "before"))
+        (tmp_path / "h.jsonl").unlink()
+        seen = driven(tmp_path, target, send(), PlannedStep("mark", "before"), memory=True)
+    assert unasked.memory == []
     # Without a name: what was held before anything was asked.
     assert [memory.step for memory in seen.memory][:2] == ["", ""]
     assert {memory.step for memory in seen.memory[2:]} == {"seed", "before"}
@@ -164,7 +167,7 @@ def test_memory_is_read_where_the_processes_are_known(tmp_path: Path) -> None:
 def test_memory_is_read_while_things_settle(tmp_path: Path) -> None:
     child = Child([sys.executable, "-c", "import time; time.sleep(60)"])
     with fake_target(Behaviour(), child=child) as (target, _):
-        seen = driven(tmp_path, target, PlannedStep("wait", "wait[1]", wait=0.3))
+        seen = driven(tmp_path, target, PlannedStep("wait", "wait[1]", wait=0.3), memory=True)
     span = seen.span("wait[1]")
     assert span is not None
     assert len([m for m in seen.memory if span.start <= m.at <= span.end]) >= 3
