@@ -275,7 +275,8 @@ def _serve_on(listener: socket.socket, config: EngineConfig, verbose: bool) -> i
         from engine.server import create_app
         from engine.serving import run
 
-        run(create_app(worker, config, parts.reply), listener, worker, drain=config.drain, verbose=verbose)
+        app = create_app(worker, config, parts.reply, parts.exchange)
+        run(app, listener, worker, drain=config.drain, verbose=verbose)
     finally:
         worker.stop()
     return 0

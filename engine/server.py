@@ -40,7 +40,7 @@ from engine.api import (
     parse,
 )
 from engine.config import EngineConfig
-from engine.exchange import Exchanges
+from engine.exchange import Exchange, Exchanges
 from engine.fields import Ids, Json
 from engine.generation import Generation
 from engine.messages import Adapter, Request, RequestError, SamplingParams, WorkerLike
@@ -59,15 +59,21 @@ BODY_SECONDS = 60.0
 CALL_SECONDS = 30.0
 
 ReplyPart = Callable[[type[Reply]], type[Reply]]
+ExchangePart = Callable[[type[Exchange]], type[Exchange]]
 
 
-def create_app(worker: WorkerLike, config: EngineConfig, reply: ReplyPart = lambda kind: kind) -> FastAPI:
+def create_app(
+    worker: WorkerLike,
+    config: EngineConfig,
+    reply: ReplyPart = lambda kind: kind,
+    exchange: ExchangePart = lambda kind: kind,
+) -> FastAPI:
     """The application around a started worker. Test routes exist only where config.test_mode is set.
 
-    `reply` turns the type of a reply into the one that is built (`build.Parts`).
+    `reply` and `exchange` turn a type into the one that is built (`build.Parts`).
     """
     app = FastAPI(title=NAME, version=engine.__version__, openapi_url=None)
-    routes = Routes(worker, config, reply)
+    routes = Routes(worker, config, reply, Exchanges(exchange(Exchange)))
     for method, path, handler in routes.table(config.test_mode):
         app.add_api_route(path, handler, methods=[method], response_model=None)
     app.add_exception_handler(ApiError, _api_error)
@@ -128,13 +134,15 @@ def fingerprint(config: EngineConfig) -> str:
 class Routes:
     """One handler per route."""
 
-    def __init__(self, worker: WorkerLike, config: EngineConfig, reply: ReplyPart) -> None:
+    def __init__(
+        self, worker: WorkerLike, config: EngineConfig, reply: ReplyPart, exchanges: Exchanges
+    ) -> None:
         self._worker, self._reply = worker, reply
         self._pool_tokens = config.blocks * config.block_size
         self._fingerprint = fingerprint(config)
         self._document = openapi.document(NAME, [route[:2] for route in self.table(config.test_mode)])
         self._created = int(time.time())
-        self._exchanges = Exchanges()
+        self._exchanges = exchanges
         self._metrics = metrics.registry(worker.stats)
 
     def table(self, test_mode: bool) -> list[Route]:
