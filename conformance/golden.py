@@ -19,7 +19,7 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.data import SnapshotCollections
 from syrupy.extensions.json import JSONSnapshotExtension
 
-from conformance.history import Outcome, Workload
+from conformance.history import Facts, Outcome, Workload
 from conformance.review import differences
 from conformance.verdict import Status, Verdict
 
@@ -68,6 +68,17 @@ def targets(root: Path) -> list[str]:
 def name_of(model: str) -> str:
     """The golden name of a model of the bundled engine: `mlx-community/Qwen3-0.6B` is another than `tiny`."""
     return re.sub(r"[^a-z0-9.-]+", "-", model.lower()).strip("-.") or "model"
+
+
+def name_of_engine(facts: Facts) -> str:
+    """The golden name of the bundled engine as it was started: its model's, and what else decides its counts.
+
+    A BLAS with which decode does not give the bits of prefill: only prompts are adopted. With the builtin one
+    that would be a defect, so there the goldens stay those of the model.
+    """
+    other_blas = facts.blas not in ("", "builtin") and facts.generated_reusable is False
+    apart = {"one-shot": facts.sharing == "one_shot", "prompts-only": other_blas}
+    return ".".join([name_of(facts.model), *(word for word, holds in apart.items() if holds)])
 
 
 def case_stem(spec_id: str, rung: str | None, name: str = "golden") -> str:
@@ -176,7 +187,8 @@ def compare(
     """
     writing = snapshot.update_snapshots or snapshot.update_new_snapshots_only
     if not path.exists() and not writing:
-        return Verdict(Status.NOT_RUN, requirement, reason=f"no {path.name}; --snapshot-update writes it")
+        missing = "/".join(path.parts[-3:])
+        return Verdict(Status.NOT_RUN, requirement, reason=f"no {missing}; --snapshot-update writes it")
     assertion = snapshot.use_extension(extension(path))
     expected, found = f"replies of {step} equal {path}", data(workload, step)
     old = _parsed(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else None

@@ -49,6 +49,8 @@ class Facts(Record):
     shares_in_flight: bool | None = None
     generated_reusable: bool | None = None
     grade: Grade = "tokens"
+    blas: str = ""
+    """The library behind products on a CPU, where the target tells it."""
     margin: float = 0.05
     """Top-2 logprob gap above which a token counts as decided."""
     takes_ids: bool = False

@@ -63,7 +63,7 @@ def declared(target: Target, how: How) -> Facts:
     if target.options.margin is not None:
         said["margin"] = target.options.margin
     try:
-        return Facts(
+        facts = Facts(
             dialect=dialect.dialect,
             name=dialect.name,
             version=str(_value(target, dialect.version) or "") if dialect.version else "",
@@ -75,7 +75,6 @@ def declared(target: Target, how: How) -> Facts:
             can_reload=dialect.reload is not None and target.options.may("reset"),
             can=list(dialect.ask.sampling),
             adapters=_adapters(target),
-            claims=dialect.claims,
             needs=dialect.needs,
             machine=_machine(),
             **said,
@@ -84,6 +83,7 @@ def declared(target: Target, how: How) -> Facts:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise TargetError(f"{target.url} says {first['input']!r} for {place}: {first['msg']}") from None
+    return facts.model_copy(update={"claims": dialect.not_claimed(facts)})
 
 
 def _adapters(target: Target) -> list[str]:

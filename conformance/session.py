@@ -18,7 +18,7 @@ from conformance.archive import Archive
 from conformance.backing import Back, FleetLike, Solos, TargetLike
 from conformance.baseline import Comparison
 from conformance.check import references
-from conformance.golden import compare, location, name_of
+from conformance.golden import compare, location, name_of_engine
 from conformance.history import Facts, Workload
 from conformance.judges import JUDGES, Judge
 from conformance.load import Loaded
@@ -130,7 +130,7 @@ class Session:
     ) -> Verdict | None:
         """The comparison with the golden file; None where nobody said which one a foreign target has."""
         facts = workload.facts["main"]
-        name = self.options.golden or (name_of(facts.model) if facts.how == "engine" else None)
+        name = self.options.golden or (name_of_engine(facts) if facts.how == "engine" else None)
         if name is None:
             return None
         if not facts.has_salt:

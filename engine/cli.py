@@ -272,9 +272,11 @@ def _serve_on(listener: socket.socket, config: EngineConfig, verbose: bool) -> i
     worker = worker_for(config, parts)
     _start(worker)
     try:
-        from engine.server import create_app, run
+        from engine.server import create_app
+        from engine.serving import run
 
-        run(create_app(worker, config, parts.reply), listener, worker, drain=config.drain, verbose=verbose)
+        app = create_app(worker, config, parts.reply, parts.exchange)
+        run(app, listener, worker, drain=config.drain, verbose=verbose)
     finally:
         worker.stop()
     return 0

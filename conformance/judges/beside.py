@@ -172,7 +172,8 @@ def survivors(args: Survivors, case: Case) -> Finding:
 def _guard_shared(
     args: Survivors, case: Case, got: Sequence[Outcome], left: Sequence[Outcome], lines: Sequence[str]
 ) -> None:
-    need(case.facts.sharing != "slots", "each slot holds a copy of its own, so siblings share no blocks")
+    alone = case.facts.sharing in ("slots", "one_shot")
+    need(not alone, "each slot, or taker, holds rows of its own, so siblings share no blocks")
     hit = all(cached_of(o) > 0 for o in got)
     guard(hit, f"not all of {args.of!r} adopted, so no blocks were shared", lines)
     shared = min(shared_prefix(case.workload, [a, b]) for a in got for b in left)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conformance.history import Outcome
+from conformance.history import Outcome, Sample
 from conformance.judges.base import (
     Case,
     Finding,
@@ -78,6 +78,7 @@ def recorded(args: Recorded, case: Case) -> Finding:
     need(len(silent) < len(got) or not got, "no request reports cached tokens")
     need(case.facts.has_stats, "the target exposes no statistics, so live blocks cannot be seen")
     live = _live_readings(args, case)
+    need(bool(live) or not _samples(args, case), "the statistics hold no live blocks")
     guard(bool(live), "live blocks were not sampled", [])
     return Finding(
         expected="every request reports cached tokens; live blocks were sampled",
@@ -90,8 +91,12 @@ def recorded(args: Recorded, case: Case) -> Finding:
 
 
 def _live_readings(args: Recorded, case: Case) -> list[float]:
+    return [s.values["live"] for s in _samples(args, case) if "live" in s.values]
+
+
+def _samples(args: Recorded, case: Case) -> list[Sample]:
     samples = case.workload.during(args.of) if args.of else case.workload.samples
-    return [s.values["live"] for s in samples if s.arm == "main" and "live" in s.values]
+    return [s for s in samples if s.arm == "main"]
 
 
 def _counts(outcomes: Sequence[Outcome]) -> list[str]:

@@ -82,13 +82,16 @@ def fault(
 def _override(seam: str, kind: type[Any]) -> Any:
     if seam in _LOADED:
         return lambda loaded: _mutated(loaded, kind)
-    return (lambda reply: _before(kind, reply)) if seam == "reply" else kind
+    return (lambda served: _before(kind, served)) if seam in _SERVED else kind
 
 
 def _before(mixin: type[Any], kind: type[Any]) -> type[Any]:
     """A type with a mixin's methods in front of its own."""
     return type(mixin.__name__, (mixin, kind), {})
 
+
+_SERVED = ("reply", "exchange")
+"""Seams of the server: a type of which it builds one for each request."""
 
 _LOADED = ("model", "tokenizer")
 """Seams of what is loaded: not a type to replace, but an object to change."""

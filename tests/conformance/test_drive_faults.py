@@ -112,7 +112,7 @@ def test_a_burst_tries_one_connection_to_a_server_that_is_gone(
 ) -> None:
     tries: list[float] = []
 
-    def refused(address: Address, timeout: float) -> Any:
+    def refused(address: Address, timeout: float, narrow: bool) -> Any:
         tries.append(timeout)
         raise ConnectionRefusedError
 

@@ -182,14 +182,17 @@ def test_survivors_of_nothing_are_vacuous(how: dict[str, Any], reason: str) -> N
     assert (verdict.status, verdict.reason) == (Status.VACUOUS, reason)
 
 
+@pytest.mark.parametrize("sharing", ["slots", "one_shot"])
 @pytest.mark.parametrize(("wrong", "status"), [(False, Status.UNOBSERVABLE), (True, Status.FAIL)])
-def test_siblings_in_slots_share_no_blocks_but_must_answer_right(wrong: bool, status: Status) -> None:
+def test_siblings_with_rows_of_their_own_share_no_blocks_but_must_answer_right(
+    wrong: bool, status: Status, sharing: str
+) -> None:
     stay = burst([192, 0], step="stay")
     gone = reply(ask("gone", [*PREFIX, *suffix(9)]), 10, 11, left="decoding")
     solos = {o.plan.key: [solo(o.plan), solo(o.plan)] for o in stay}
     if wrong:
         stay[1].token_ids = [5] * 8
-    made = workload(seed(), *stay, gone, solos=solos, facts=facts(sharing="slots"))
+    made = workload(seed(), *stay, gone, solos=solos, facts=facts(sharing=sharing))
     assert judge("survivors", made, of="stay", left="gone").status is status
 
 

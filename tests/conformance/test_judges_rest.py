@@ -251,8 +251,14 @@ def test_a_scenario_without_statistics_is_unobservable() -> None:
     assert recorded(0, has_stats=False).status is Status.UNOBSERVABLE
 
 
-def test_a_scenario_without_live_blocks_is_vacuous() -> None:
-    assert recorded(0, live=False).status is Status.VACUOUS
+def test_a_target_without_live_blocks_cannot_show_them() -> None:
+    verdict = recorded(0, live=False)
+    assert (verdict.status, verdict.reason) == (Status.UNOBSERVABLE, "the statistics hold no live blocks")
+
+
+def test_a_scenario_without_samples_is_vacuous() -> None:
+    made = workload(*burst([0], step="eight"))
+    assert judge("recorded", made, of="eight").status is Status.VACUOUS
 
 
 def test_a_scenario_that_sends_nothing_needs_samples_alone() -> None:

@@ -371,7 +371,10 @@ def test_a_foreign_target_needs_a_name_for_its_goldens(
     back.facts = FACTS.model_copy(update={"how": "endpoint"})
     assert "no area" not in golden(start(), tmp_path).reason
     named = golden(start(golden="mine"), tmp_path)
-    assert (named.status, named.reason) == (Status.NOT_RUN, "no case.ci.json; --snapshot-update writes it")
+    assert (named.status, named.reason) == (
+        Status.NOT_RUN,
+        "no mine/area/case.ci.json; --snapshot-update writes it",
+    )
 
 
 def test_a_golden_name_that_is_no_folder_is_named(tmp_path: Path, start: Callable[..., Session]) -> None:
