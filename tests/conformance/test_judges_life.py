@@ -233,15 +233,22 @@ def test_work_that_was_done_to_its_end_fails() -> None:
     )
 
 
-def test_a_prefill_that_was_done_to_its_end_fails() -> None:
+@pytest.mark.parametrize(
+    ("seen", "status"), [(488, Status.FAIL), (489, Status.VACUOUS), (1000, Status.VACUOUS)]
+)
+def test_a_prefill_that_was_done_to_its_end_fails_where_the_client_left_well_before(
+    seen: float, status: Status
+) -> None:
+    """Two chunks of 256 must have been left at the first reading after the client had gone."""
     assert stopping(done=0, first=None, left="prefilling").status is Status.PASS
     plan = ask("gone", suffix(1, 1000))
     gone = reply(plan, 2, 3, first=None, left="prefilling")
     work = {"generated_tokens": 0.0, "computed_tokens": 1000.0}
     still = [sample(4, "since", **work), sample(6, "until", **work)]
-    made = workload(sample(1, "before", generated_tokens=0, computed_tokens=0), gone, *still)
+    first = sample(3.1, "gone", generated_tokens=0, computed_tokens=seen)
+    made = workload(sample(1, "before", generated_tokens=0, computed_tokens=0), gone, first, *still)
     verdict = judge("work_stops", made, left="gone", before="before", since="since", until="until")
-    assert verdict.status is Status.FAIL
+    assert verdict.status is status
 
 
 def test_nothing_to_stop_is_vacuous() -> None:
