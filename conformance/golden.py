@@ -70,6 +70,10 @@ def name_of(model: str) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", model.lower()).strip("-.") or "model"
 
 
+REVIEWED_GRANULE = 32
+"""Tokens that sharing counts in, in the engine whose replies were reviewed."""
+
+
 def name_of_engine(facts: Facts) -> str:
     """The golden name of the bundled engine as it was started: its model's, and what else decides its counts.
 
@@ -77,7 +81,12 @@ def name_of_engine(facts: Facts) -> str:
     that would be a defect, so there the goldens stay those of the model.
     """
     other_blas = facts.blas not in ("", "builtin") and facts.generated_reusable is False
-    apart = {"one-shot": facts.sharing == "one_shot", "prompts-only": other_blas}
+    granule = f"granule-{facts.granule}"
+    apart = {
+        "one-shot": facts.sharing == "one_shot",
+        "prompts-only": other_blas,
+        granule: facts.granule not in (None, REVIEWED_GRANULE),
+    }
     return ".".join([name_of(facts.model), *(word for word, holds in apart.items() if holds)])
 
 

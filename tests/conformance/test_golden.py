@@ -256,6 +256,9 @@ def test_each_model_has_goldens_of_its_own() -> None:
         ({"blas": "libopenblas.so.0", "generated_reusable": True}, "tiny"),
         ({"blas": "libopenblas.so.0", "generated_reusable": False}, "tiny.prompts-only"),
         ({"blas": "builtin", "sharing": "one_shot"}, "tiny.one-shot"),
+        ({"granule": 32}, "tiny"),
+        ({"granule": 64}, "tiny.granule-64"),
+        ({"granule": 64, "sharing": "one_shot"}, "tiny.one-shot.granule-64"),
     ],
 )
 def test_an_engine_that_was_started_to_share_less_has_goldens_of_its_own(
