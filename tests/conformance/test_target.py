@@ -50,6 +50,14 @@ def test_a_plain_request_leaves_out_what_is_not_asked_for() -> None:
     assert not {"stream_options", "logprobs", "cache_salt", "no_cache"} & set(body)
 
 
+@pytest.mark.parametrize(("stream", "asked"), [(True, None), (False, 2)])
+def test_what_streams_are_not_to_be_asked_for_is_taken_back(stream: bool, asked: int | None) -> None:
+    known = dialect(ask={"logprobs": {"logprobs": 2}, "stream": {"logprobs": None}})
+    with fake_target() as (target, _):
+        target.dialect, target._logprobs = known, known.ask.logprobs
+        assert target.body(planned("seed", "some text", stream=stream))["logprobs"] == asked
+
+
 def test_a_plain_prompt_can_go_as_one_chat_message() -> None:
     known = dialect(ask={"form": "chat", "max_tokens": "max_completion_tokens"})
     with fake_target() as (target, _):
