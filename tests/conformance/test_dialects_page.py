@@ -1,4 +1,4 @@
-"""`docs/dialects.md` says of each family what its file says, and names every key and fact of a file.
+"""`docs/dialects.md` says of each family what its file says, and names every key and fact of a file."""
 
 from __future__ import annotations
 
