@@ -183,7 +183,7 @@ class Target:
 
     def _asked(self, planned: PlannedRequest) -> dict[str, Any]:
         if planned.messages:
-            return {"messages": [_attributed(message) for message in planned.messages]}
+            return {"messages": planned.messages}
         prompt = planned.prompt_text if planned.prompt_ids is None else planned.prompt_ids
         if self.dialect.ask.form == "chat":
             return {"messages": [{"role": "user", "content": prompt}]}
@@ -381,11 +381,6 @@ class Target:
         self._asker.close()
         if self.child is not None:
             self.child.close()
-
-
-def _attributed(message: dict[str, str]) -> dict[str, str]:
-    """What a tool said is refused by some servers unless it answers a call, whichever that is."""
-    return {**message, "tool_call_id": "call-1"} if message["role"] == "tool" else message
 
 
 def _sampled(sampling: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,13 +68,6 @@ def test_a_plain_prompt_can_go_as_one_chat_message() -> None:
     assert not {"prompt", "max_tokens"} & set(body)
 
 
-def test_what_a_tool_said_answers_a_call() -> None:
-    said = [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]
-    with fake_target() as (target, _):
-        body = target.body(planned("seed", "").model_copy(update={"messages": said}))
-    assert body["messages"] == [said[0], {"role": "tool", "content": "b", "tool_call_id": "call-1"}]
-
-
 def test_a_server_behind_tls_and_headers_is_a_target() -> None:
     extra = {"X-Team": "s3cret"}
     with fake_server(tls=True) as server:
