@@ -15,6 +15,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from conformance import early
 from conformance.archive import Archive
 from conformance.record import HistoryError
 from conformance.report import matrix
@@ -38,6 +39,8 @@ class Result:
     """Files that are no specs: `node` and `text`."""
     not_judged: Sequence[str] = ()
     green: bool = True
+    interrupted: Mapping[str, Any] | None = None
+    """Of a run that ended early: `why`, and how many of its `items` were `not_judged`."""
     made: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def entries(self) -> list[Entry]:
@@ -66,6 +69,7 @@ def as_json(result: Result) -> str:
         "made": result.made,
         "green": result.green,
         "not_judged": list(result.not_judged),
+        "interrupted": dict(result.interrupted) if result.interrupted else None,
         "targets": list(_targets(result)),
         "requirements": summary["requirements"],
         "items": list(result.items),
@@ -109,6 +113,7 @@ def as_html(result: Result) -> str:
     )
     return found.get_template("page.html.j2").render(
         result=result,
+        ended=early.line,
         targets=list(_targets(result)),
         summary=matrix.as_json(result.columns()),
         shares={column.label: matrix.share(column.entries) for column in result.columns()},

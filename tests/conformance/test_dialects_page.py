@@ -16,7 +16,7 @@ HOSTED = {"openai", "deepseek", "anthropic"}
 MEASURED = {
     *(fact for fact in Facts.model_fields if re.match("has_|can|takes_|returns_|reports_", fact)),
     *("dialect", "name", "version", "model", "how", "lcp_slack", "adapters", "claims", "machine", "needs"),
-    *("several_caches", "contradictions"),
+    *("several_caches", "contradictions", "asked_model", "refuses_logprobs"),
 }
 """Facts that follow from other keys or from the probe: no file declares them."""
 
