@@ -107,6 +107,7 @@ class Ask(Strict):
     """The field that bounds the reply."""
     always: dict[str, Any] = {}
     stream: dict[str, Any] = {"stream_options": {"include_usage": True}}
+    """Goes over all others, so that null takes back what streams are not to be asked for."""
     logprobs: dict[str, Any] = {}
     salt: str | None = None
     """The field that keeps caches apart."""
@@ -130,6 +131,8 @@ class Answer(Strict):
     ids: JsonPath | None = None
     cached: list[JsonPath] = ["usage.prompt_tokens_details.cached_tokens"]
     """In order; the first that is there counts."""
+    absent_is_zero: bool = False
+    """Whether a usage without such a count says that nothing was cached. Elsewhere absent is not 0."""
     trace: JsonPath | None = None
     rendered: list[JsonPath] = []
     """Where the ids of the prompt as the server read it stand."""

@@ -37,8 +37,8 @@ class Rendering:
         fields: dict[str, Any] = {**self._asked(planned), ask.max_tokens: planned.max_tokens}
         fields["stream"] = planned.stream
         fields |= ask.always
-        fields |= ask.stream if planned.stream else {}
         fields |= self._wanted_logprobs(planned)
+        fields |= ask.stream if planned.stream else {}
         fields |= {"model": model} if (model := self._model_of(planned)) else {}
         fields |= {ask.salt: self._salt_of(planned)} if ask.salt and planned.salt else {}
         fields |= {ask.id: id} if ask.id and id else {}

@@ -79,7 +79,7 @@ def as_json(result: Result) -> str:
 
 
 def _targets(result: Result) -> Iterator[dict[str, Any]]:
-    """Who was measured: label, the line about it, its facts as recorded, and where from."""
+    """Who was measured: label, the line about it, its facts as recorded, where from, how much was judged."""
     for column in result.columns():
         files = list(dict.fromkeys(item["history"] for item in result.items if item["on"] == column.label))
         facts = next((a.facts for a in _archives(map(Path, files)) if a.facts), None)
@@ -88,6 +88,7 @@ def _targets(result: Result) -> Iterator[dict[str, Any]]:
             "about": facts_line(facts) if facts else column.about,
             "facts": facts.model_dump(mode="json") if facts else None,
             "histories": files,
+            "shares": matrix.shares(column.entries),
         }
 
 

@@ -48,7 +48,7 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0
 def test_the_specific_families_are_tried_before_the_general_ones() -> None:
     names = [known.dialect for known in dialects()]
     hosted = ["openai", "deepseek", "anthropic"]
-    specific = ["mlxcel", "omlx", "vllm-mlx", "lmdeploy", "tensorrt-llm", "sglang", "vllm"]
+    specific = ["mlxcel", "omlx", "rapid-mlx", "vllm-mlx", "lmdeploy", "tensorrt-llm", "sglang", "vllm"]
     general = ["llama-server", "ollama", "mlx-lm", "transformers", "generic"]
     assert names == [*hosted, "engine", *specific, *general]
 

@@ -268,14 +268,15 @@ def test_histories_of_two_targets_make_one_matrix(run: Run, pytester: pytest.Pyt
             "pytest case.yaml::counted --replay=two.jsonl",
             "requirement  level  fake  other-2",
             "count/1      MUST   pass  fail",
-            "fake: 1 of 1 claimed MUSTs judged, 1 pass",
-            "other-2: 1 of 1 claimed MUSTs judged, 0 pass, 1 fail",
+            "fake: 1 of 1 claimed MUSTs judged, 100 %, 1 pass",
+            "other-2: 1 of 1 claimed MUSTs judged, 100 %, 0 pass, 1 fail",
         ]
     )
     assert [(i["on"], i["verdict"]) for i in document(pytester)["items"]] == [
         ("fake", "pass"),
         ("other-2", "fail"),
     ]
+    assert [target["shares"]["MUST"]["passed"] for target in document(pytester)["targets"]] == [1, 0]
     assert [case["on"] for case in junit(pytester)] == ["fake", "other-2"]
     assert run("--replay=one.jsonl", "--replay=two.jsonl", "-k", "fake").ret == pytest.ExitCode.OK
 

@@ -51,6 +51,13 @@ def test_a_plain_request_leaves_out_what_is_not_asked_for() -> None:
     assert not {"stream_options", "logprobs", "cache_salt", "no_cache"} & set(body)
 
 
+@pytest.mark.parametrize(("stream", "asked"), [(True, None), (False, 2)])
+def test_what_streams_are_not_to_be_asked_for_is_taken_back(stream: bool, asked: int | None) -> None:
+    known = dialect(ask={"logprobs": {"logprobs": 2}, "stream": {"logprobs": None}})
+    body = Rendering(known.ask, "m").body(planned("seed", "some text", stream=stream))
+    assert body["logprobs"] == asked
+
+
 def test_a_plain_prompt_can_go_as_one_chat_message() -> None:
     known = dialect(ask={"form": "chat", "max_tokens": "max_completion_tokens"})
     body = Rendering(known.ask, "m").body(planned("seed", "some text", max_tokens=7))
