@@ -6,8 +6,9 @@
     index                              cost of look-up, adoption and a scheduler's step, without a model
     device                             bursts, bits and speed in process on MLX's device, meant for a GPU
     skew                               how close a burst leaves, and what the client costs while it streams
+    alarms                             the quick set under many conditions: is the healthy engine ever accused
 
-Each of the last five has options of its own: `python -m bench soak --help`.
+Each of the last six has options of its own: `python -m bench soak --help`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-_OWN = ("soak", "peers", "index", "device", "skew")
+_OWN = ("soak", "peers", "index", "device", "skew", "alarms")
 
 
 def main(argv: Sequence[str]) -> int:

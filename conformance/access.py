@@ -7,9 +7,12 @@ its environment variable, and no message shows what one holds.
 from __future__ import annotations
 
 import re
+import shlex
 import ssl
 from collections.abc import Iterable, Mapping
 
+KEY_VARIABLE = "CONFORMANCE_API_KEY"
+KEY_HEADER = "Authorization"
 _OURS = frozenset({"host", "content-type", "content-length", "connection", "transfer-encoding"})
 
 
@@ -20,7 +23,7 @@ def headers_of(pairs: Iterable[str], environment: Mapping[str, str]) -> dict[str
 
 def _header(pair: str, environment: Mapping[str, str]) -> tuple[str, str]:
     name, _, variable = pair.partition("=")
-    if not re.fullmatch(r"[A-Za-z0-9-]+", name) or not variable:
+    if not re.fullmatch(r"[A-Za-z0-9-]+", name) or not re.fullmatch(r"[A-Za-z_]\w*", variable, re.ASCII):
         raise ValueError(f"{pair}: expected HEADER=VARIABLE, such as X-Team=TEAM_TOKEN")
     if name.lower() in _OURS:
         raise ValueError(f"{pair}: the harness sets {name} itself")
@@ -28,6 +31,17 @@ def _header(pair: str, environment: Mapping[str, str]) -> tuple[str, str]:
     if not re.fullmatch(r"[\x20-\x7e]+", value):
         raise ValueError(f"{pair}: {variable} is not set to one line of plain text")
     return name, value
+
+
+def shown(pairs: Iterable[str], environment: Mapping[str, str], verify: bool | str = True) -> tuple[str, ...]:
+    """Options of curl for what a run sends besides its requests, each secret by its variable."""
+    key = [(KEY_HEADER, f"Bearer ${KEY_VARIABLE}")] if environment.get(KEY_VARIABLE) else []
+    named = [(name, f"${variable}") for name, _, variable in (pair.partition("=") for pair in pairs)]
+    trust = (
+        ["-k"] if verify is False else ["--cacert", shlex.quote(verify)] if isinstance(verify, str) else []
+    )
+    # The last header of a name is the one that a run sends.
+    return (*(f'-H "{name}: {value}"' for name, value in dict([*key, *named]).items()), *trust)
 
 
 def check_certificates(file: str) -> None:

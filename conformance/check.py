@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from conformance import walk
+from conformance import walk, wording
 from conformance.dialect import dialects
 from conformance.judges import Judge
 from conformance.judges.out import DECIDED_TOKENS
@@ -138,8 +138,8 @@ def _words(spec: Spec, document: Document) -> Iterator[Problem]:
         try:
             bound(spec, rung)
         except ValidationError as error:
-            first = error.errors()[0]
-            yield document.problem(("for", name, i), f"does not fit where it is used: {first['msg']}")
+            why = wording.message(error.errors()[0])
+            yield document.problem(("for", name, i), f"does not fit where it is used: {why}")
 
 
 def _lengths(spec: Spec, document: Document) -> Iterator[Problem]:

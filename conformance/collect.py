@@ -7,6 +7,7 @@ file is one failing item, `specs/x.yaml::schema`, and the rest of the session go
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -63,11 +64,22 @@ class SpecModule(pytest.Module):
             # An empty folder must not be a green run.
             yield SchemaItem.from_parent(self, name="schema", text=f"no spec under {SPECS}")
         for path in files:
-            yield SpecFile.from_parent(self, path=path)
+            yield SpecFile.at(self, path)
 
 
 class SpecFile(pytest.File):
     """One YAML file."""
+
+    @classmethod
+    def at(cls, parent: pytest.Collector, path: Path) -> SpecFile:
+        """The file under the id that can be pasted wherever it lies: its path as seen from the root folder.
+
+        pytest's own choice outside of that folder is a bare name, which two files may share.
+        """
+        whole = os.path.abspath(path)
+        seen = Path(os.path.relpath(whole, parent.config.rootpath)).as_posix()
+        file: SpecFile = cls.from_parent(parent, path=Path(whole), nodeid=seen)
+        return file
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         try:
@@ -165,7 +177,7 @@ class SpecItem(pytest.Function):
             *([("expired", expired)] if expired else []),
         ]
         self.evidence = self._evidence(verdict) | {"again": replay_line(self._plain_id, history)}
-        text = failure_text(spec, verdict, workload, self._plain_id, history, run.options.url)
+        text = failure_text(spec, verdict, workload, self._plain_id, history, run.options)
         if run.dead and not hasattr(self.config, "workerinput"):
             self.session.shouldfail = f"no target: {run.dead.splitlines()[0]}"
         conclude(verdict, workload, run.options, text, known)

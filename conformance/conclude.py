@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from conformance.connecting import parse_address
 from conformance.history import PlannedRequest, Workload
 from conformance.known import Known
-from conformance.report.footer import completion_body, curl_line, replay_line, route_of, start_lines
+from conformance.rendering import rendering_of
+from conformance.report.footer import curl_line, replay_line, start_lines
 from conformance.report.terminal import Entry, facts_line, skip_reason, verdict_text
 from conformance.requirements import Level, get
 from conformance.session import Options
@@ -89,19 +91,20 @@ def entry_of(found: dict[str, str]) -> Entry:
 
 
 def failure_text(
-    spec: Spec, verdict: Verdict, workload: Workload | None, node_id: str, history: Path, url: str
+    spec: Spec, verdict: Verdict, workload: Workload | None, node_id: str, history: Path, options: Options
 ) -> str:
     """Requirement, expected, observed, witness, then the lines to paste."""
-    curl = _curl(verdict, workload, history.parent / "requests", url)
+    curl = _curl(verdict, workload, history.parent / "requests", options)
     return verdict_text(verdict, f"{spec.id}: {spec.title}", [*curl, replay_line(node_id, history)])
 
 
-def _curl(verdict: Verdict, workload: Workload | None, folder: Path, url: str) -> list[str]:
+def _curl(verdict: Verdict, workload: Workload | None, folder: Path, options: Options) -> list[str]:
     plan = _culprit(verdict, workload)
     if plan is None or workload is None or "main" not in workload.facts:
         return []
-    facts = workload.facts["main"]
-    curl = curl_line(url + route_of(plan), completion_body(plan, facts), folder)
+    facts, url = workload.facts["main"], parse_address(options.url).url
+    asked = rendering_of(facts)
+    curl = curl_line(url + asked.route(plan), asked.encoded(plan), folder, options.access)
     return [*start_lines(facts, url), curl]
 
 

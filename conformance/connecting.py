@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from urllib.parse import urlsplit
@@ -16,6 +17,9 @@ import h11
 
 _PAUSES = (0.05, 0.15)
 """Seconds before a connection is tried again."""
+_NARROW_BYTES = 4096
+_NARROW_SEGMENT = 536
+"""The least that every host takes (RFC 9293); the system's buffers grow with it."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,14 @@ def parse_address(url: str) -> Address:
     return Address(parts.hostname, port or (443 if tls else 80), tls, prefix)
 
 
-def connect(address: Address, timeout: float) -> socket.socket:
-    """A connected socket (TLS shaken hands where asked); raises OSError."""
-    sock = socket.create_connection((address.host, address.port), timeout)
+def connect(address: Address, timeout: float, narrow: bool = False) -> socket.socket:
+    """A connected socket (TLS shaken hands where asked); raises OSError.
+
+    `narrow`: with room for a few kilobytes that were not read. Else both systems take megabytes for a client
+    that reads nothing, and its server never notices.
+    """
+    make = _narrow if narrow else socket.create_connection
+    sock = make((address.host, address.port), timeout)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not address.tls:
         return sock
@@ -65,19 +74,37 @@ def connect(address: Address, timeout: float) -> socket.socket:
         raise
 
 
-def connect_again(address: Address, timeout: float) -> socket.socket:
+def _narrow(where: tuple[str, int], timeout: float) -> socket.socket:
+    """As `socket.create_connection`, for settings that count only before a connection is made."""
+    problem = OSError(f"no address is known for {where[0]}")
+    for family, kind, protocol, _, at in socket.getaddrinfo(*where, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(timeout)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _NARROW_BYTES)
+            with suppress(OSError):  # a system may take none, and then the server's side has more room
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _NARROW_SEGMENT)
+            sock.connect(at)
+            return sock
+        except OSError as error:
+            sock.close()
+            problem = error
+    raise problem
+
+
+def connect_again(address: Address, timeout: float, narrow: bool = False) -> socket.socket:
     """As `connect`, with a few tries: a full backlog is no fault of the server under test.
 
     Only the set-up of a connection is ever tried again; nothing was sent yet, so no prompt is sent twice.
     """
     for pause in _PAUSES:
         try:
-            return connect(address, timeout)
+            return connect(address, timeout, narrow)
         except (TimeoutError, ssl.SSLCertVerificationError, socket.gaierror):
             raise  # the first took all the time there is, the others stay as they are
         except OSError:
             time.sleep(pause)
-    return connect(address, timeout)
+    return connect(address, timeout, narrow)
 
 
 @cache

@@ -107,6 +107,7 @@ class Ask(Strict):
     """The field that bounds the reply."""
     always: dict[str, Any] = {}
     stream: dict[str, Any] = {"stream_options": {"include_usage": True}}
+    """Goes over all others, so that null takes back what streams are not to be asked for."""
     logprobs: dict[str, Any] = {}
     salt: str | None = None
     """The field that keeps caches apart."""
@@ -130,6 +131,8 @@ class Answer(Strict):
     ids: JsonPath | None = None
     cached: list[JsonPath] = ["usage.prompt_tokens_details.cached_tokens"]
     """In order; the first that is there counts."""
+    absent_is_zero: bool = False
+    """Whether a usage without such a count says that nothing was cached. Elsewhere absent is not 0."""
     trace: JsonPath | None = None
     rendered: list[JsonPath] = []
     """Where the ids of the prompt as the server read it stand."""
@@ -184,6 +187,28 @@ class Hooks(Strict):
     """Where a trace tells a block that the request adopted."""
 
 
+class Claim(NotClaimed):
+    """What such a server does not do by design, or does not do where it tells certain facts."""
+
+    when: dict[str, Any] = Field(default={})
+    """Fact -> the value that it must have; empty: always."""
+
+    @field_validator("when")
+    @classmethod
+    def _known_facts(cls, when: dict[str, Any]) -> dict[str, Any]:
+        return _known(when)
+
+    def is_about(self, facts: Facts) -> bool:
+        return all(getattr(facts, name) == value for name, value in self.when.items())
+
+
+def _known(facts: dict[str, Any]) -> dict[str, Any]:
+    unknown = sorted(set(facts) - set(Facts.model_fields))
+    if unknown:
+        raise ValueError(f"no such fact: {', '.join(unknown)}")
+    return facts
+
+
 class Profile(Strict):
     """A way to launch the server: flags that are added to the command."""
 
@@ -211,7 +236,7 @@ class Dialect(Strict):
     reset: Action | None = None
     mark: Action | None = None
     reload: Action | None = None
-    """`{adapter}` gets other weights; `{number}` counts the reloads from 1."""
+    """`{adapter}` gets other weights; `{number}` counts the reloads: from 1, on an endpoint from anywhere."""
     abort: Action | None = None
     """Ends the request `{id}`."""
     test: Hooks | None = None
@@ -220,7 +245,7 @@ class Dialect(Strict):
     profiles: dict[str, Profile] = {"default": Profile(args=[])}
     cold_profile: str | None = None
     """The profile in which nothing is reused: for solo runs where requests cannot be kept apart."""
-    claims: dict[str, NotClaimed] = {}
+    claims: dict[str, Claim] = {}
     needs: dict[str, str] = {}
     """Fact -> what the server must be started with (or asked for) so that it shows."""
     notes: list[str] = []
@@ -228,10 +253,12 @@ class Dialect(Strict):
     @field_validator("facts", "needs")
     @classmethod
     def _known_facts(cls, facts: dict[str, Any]) -> dict[str, Any]:
-        unknown = sorted(set(facts) - set(Facts.model_fields))
-        if unknown:
-            raise ValueError(f"no such fact: {', '.join(unknown)}")
-        return facts
+        return _known(facts)
+
+    def not_claimed(self, facts: Facts) -> dict[str, NotClaimed]:
+        """What a server with these facts does not claim, by requirement."""
+        claims = {name: claim for name, claim in self.claims.items() if claim.is_about(facts)}
+        return {name: NotClaimed(reason=claim.reason, link=claim.link) for name, claim in claims.items()}
 
 
 def load(path: Path) -> Dialect:

@@ -64,6 +64,7 @@ class Driver:
     def run(self, plan: Plan) -> None:
         """All steps in order, as far as the server goes along."""
         self._plan = plan
+        self._readings = Readings(self._target, self._recorder, self._arm, plan.memory)
         with self._readings.footprint():
             pass  # what the server holds before anything is asked of it
         try:
@@ -182,7 +183,20 @@ class Driver:
                     break
                 if step.kind == "turns" and not outcomes[-1].ok:
                     return outcomes, {"trouble": f"{outcomes[-1].id} failed: {outcomes[-1].error}"}
+                if step.kind == "turns" and place + 1 < len(step.requests):
+                    self._settle()
         return outcomes, {}
+
+    def _settle(self) -> None:
+        """Until what the last turn stored is to be found; the target is never idle beside started steps."""
+        if self._running:
+            time.sleep(self._target.facts.settle)
+        else:
+            self._rest()
+
+    def _rest(self) -> bool:
+        """Waits until the target is idle; whether it came to that."""
+        return self._target.idle(min(IDLE, self._target.options.timeout))
 
     def _churn(self, step: PlannedStep) -> tuple[list[Outcome], Detail]:
         """Prompts until all were sent, or the gauge of evictions rose by what the case asks for."""
@@ -240,12 +254,12 @@ class Driver:
     def _wait(self, step: PlannedStep) -> Detail:
         with self._readings.footprint():
             if step.wait == "idle":
-                return {"idle": self._target.idle(min(IDLE, self._target.options.timeout))}
+                return {"idle": self._rest()}
             time.sleep(step.wait or 0.0)
             return {}
 
     def _mark(self, step: PlannedStep) -> Detail:
-        self._readings.mark(step.name)
+        self._readings.mark(step.name, resting=not self._running)
         return {}
 
     def _reset(self, step: PlannedStep) -> Detail:

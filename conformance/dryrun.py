@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from conformance.collect import SpecItem
-from conformance.rehearse import Load
+from conformance.rehearse import MEASURED, Load
 from conformance.report.terminal import facts_line
 from conformance.session import Session
 
@@ -18,7 +18,7 @@ from conformance.session import Session
 def rehearsed(run: Session, items: Sequence[pytest.Item]) -> Iterator[str]:
     """Lines for the terminal; ends with exit status 1 when there is no server to ask for its facts."""
     cases = {(item.loaded.spec.id, item.rung): item.loaded for item in items if isinstance(item, SpecItem)}
-    total, told = Load(), False
+    total, told, later = Load(), False, 0
     for (_, rung), loaded in cases.items():
         try:
             load, lines = run.rehearse(loaded, rung)
@@ -28,5 +28,6 @@ def rehearsed(run: Session, items: Sequence[pytest.Item]) -> Iterator[str]:
             told = True
             yield f"supposed, not probed: {facts_line(run.facts)}"
         yield from lines
-        total += load
-    yield f"in all: {total}; nothing was sent"
+        total, later = total + load, later + any(line.endswith(MEASURED) for line in lines)
+    more = f", not counting {later} that need G" if later else ""
+    yield f"in all: {total}{more}; nothing was sent"

@@ -78,8 +78,16 @@ def shown(dialect: Dialect) -> frozenset[str]:
 def outlook(requirement: Requirement, dialect: Dialect) -> str:
     """What is expected of such a server: claimed, not claimed, or unobservable; with the reason."""
     claim = dialect.claims.get(requirement.id)
-    if claim is not None:
-        return f"not claimed: {claim.reason}" + (f" ({claim.link})" if claim.link else "")
+    if claim is None:
+        return _expected(requirement, dialect)
+    reason = claim.reason + (f" ({claim.link})" if claim.link else "")
+    if not claim.when:
+        return f"not claimed: {reason}"
+    where = ", ".join(f"{fact} is {value}" for fact, value in claim.when.items())
+    return f"{_expected(requirement, dialect)}; not claimed where {where}: {reason}"
+
+
+def _expected(requirement: Requirement, dialect: Dialect) -> str:
     lacking = sorted(needs(requirement) - shown(dialect))
     if lacking:
         return f"unobservable: {', '.join(map(_missing, lacking))}"

@@ -7,12 +7,14 @@ these: a spec that fails everybody proves nothing.
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, reduce
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,10 @@ NEEDS = {"openblas": ("--blas", "auto")}
 FAULT_TIMEOUT = 20.0
 """Seconds that one request to a faulty engine may take: some faults hang, which must be seen in time too."""
 
+AND = "+"
+"""Between the faults that one engine has at once."""
+_PAIRS = "pairs:"
+
 RUN: pytest.StashKey[FaultRun] = pytest.StashKey()
 
 
@@ -46,27 +52,28 @@ class FaultRun:
         chosen: Sequence[KnownFault],
         open_session: Callable[[str | None, tuple[str, ...], str], Session],
         cross: bool = False,
+        shared: bool = False,
     ) -> None:
         """`open_session(fault, engine flags, label of the history)`; fault None is the healthy engine.
 
-        `cross`: every spec of the quick set runs against every fault, claimed or not. To start an engine for
-        each would double the time: all specs of a fault share one then, until it dies.
+        `cross`: every spec of the quick set runs against every fault, claimed or not. `shared`: all specs of
+        a fault share one engine, until it dies; to start one for each would double the time.
         """
         self.chosen = tuple(chosen)
         self.open_session = open_session
-        self.cross = cross
+        self.cross, self.shares = cross, shared
         self._shared: tuple[str | None, Session] | None = None
 
     def against(self, loaded: Loaded) -> list[KnownFault]:
         """Chosen faults that this spec runs against."""
         everyone = self.cross and loaded.spec.quick
-        return [fault for fault in self.chosen if everyone or fault.name in loaded.spec.kills]
+        return [fault for fault in self.chosen if everyone or fault.claimed_by(loaded)]
 
     def session(
         self, fault: str | None, flags: tuple[str, ...], label: str
     ) -> AbstractContextManager[Session]:
         """A session for one spec; whoever leaves the context closes it, unless it is shared."""
-        if not self.cross:
+        if not self.shares:
             return closing(self.open_session(fault, flags, label))
         if self._shared is None or self._shared[0] != fault or self._shared[1].dead:
             self.close()
@@ -91,6 +98,26 @@ class KnownFault(BaseModel):
     lacks: str
     """What this machine has not got, without which the fault does not show."""
 
+    @property
+    def names(self) -> list[str]:
+        """The faults that it is made of: itself, or those of a pair."""
+        return self.name.split(AND)
+
+    def claimed_by(self, loaded: Loaded) -> bool:
+        """Whether a spec says that it kills this fault, or one of a pair."""
+        return any(name in loaded.spec.kills for name in self.names)
+
+    def beside(self, other: KnownFault) -> KnownFault:
+        """Both in one engine: caught by whatever catches either."""
+        return KnownFault(
+            name=self.name + AND + other.name,
+            bug_class=self.bug_class + AND + other.bug_class,
+            symptom=f"{self.symptom} {other.symptom}",
+            breaks=self.breaks + other.breaks,
+            needs=self.needs or other.needs,
+            lacks=self.lacks or other.lacks,
+        )
+
 
 @cache
 def known() -> dict[str, KnownFault]:
@@ -103,9 +130,14 @@ def known() -> dict[str, KnownFault]:
 
 
 def choose(asked: str, option: str = "--faults") -> list[KnownFault]:
-    """`all`, or names with commas between. Raises UsageError with the names that come close."""
+    """`all`, names with commas between, pairs as A+B, or `pairs:N` of them at random (`pairs:N:SEED`).
+
+    Raises UsageError with the names that come close.
+    """
+    if asked.startswith(_PAIRS):
+        return _sample(asked, option)
     names = list(known()) if asked == "all" else [name.strip() for name in asked.split(",") if name.strip()]
-    unknown = [name for name in names if name not in known()]
+    unknown = [one for name in names for one in name.split(AND) if one not in known()]
     if unknown or not names:
         near = [name for word in unknown for name in get_close_matches(word, known(), n=3)]
         hint = f"; did you mean {', '.join(near)}?" if near else ";"
@@ -113,7 +145,18 @@ def choose(asked: str, option: str = "--faults") -> list[KnownFault]:
             f"{option} {', '.join(unknown) or repr(asked)}: no fault of that name{hint} "
             "`python -m engine faults` lists them"
         )
-    return [known()[name] for name in names]
+    return [reduce(KnownFault.beside, (known()[one] for one in name.split(AND))) for name in names]
+
+
+def _sample(asked: str, option: str) -> list[KnownFault]:
+    """Pairs at random, the same for the same seed."""
+    count, _, seed = asked.removeprefix(_PAIRS).partition(":")
+    pairs = list(combinations(known().values(), 2))
+    if not count.isdecimal() or not 0 < int(count) <= len(pairs) or (seed and not seed.isdecimal()):
+        right = f"pairs:N or pairs:N:SEED with N from 1 to {len(pairs)}, such as pairs:100"
+        raise pytest.UsageError(f"{option} {asked}: should be {right}")
+    chosen = random.Random(int(seed or 0)).sample(pairs, int(count))
+    return [one.beside(other) for one, other in chosen]
 
 
 class FaultItem(pytest.Item):
@@ -134,8 +177,13 @@ class FaultItem(pytest.Item):
 
     @property
     def claimed(self) -> bool:
-        """Whether the spec says that it kills the fault; else nothing is owed, only seen."""
-        return self.fault.name in self.loaded.spec.kills
+        """Whether the spec says that it kills the fault, or one of a pair."""
+        return self.fault.claimed_by(self.loaded)
+
+    @property
+    def owed(self) -> bool:
+        """Whether this spec alone must kill it. One of a pair may keep a spec from seeing the other."""
+        return self.claimed and len(self.fault.names) == 1
 
     def runtest(self) -> None:
         if self.fault.lacks:
@@ -144,7 +192,7 @@ class FaultItem(pytest.Item):
             raise pytest.skip.Exception(reason, _use_item_location=True)
         autopsy = self._control() or examine(self.fault, self._cells(self.fault.name))
         self._record(autopsy)
-        if self.claimed and autopsy.fate is not Fate.KILLED:
+        if self.owed and autopsy.fate is not Fate.KILLED:
             raise ItemFailure(report(self.fault, autopsy))
 
     def _control(self) -> Autopsy | None:

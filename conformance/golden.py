@@ -19,7 +19,7 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.data import SnapshotCollections
 from syrupy.extensions.json import JSONSnapshotExtension
 
-from conformance.history import Outcome, Workload
+from conformance.history import Facts, Outcome, Workload
 from conformance.review import differences
 from conformance.verdict import Status, Verdict
 
@@ -34,6 +34,7 @@ GAP_NOISE = 0.02
 """Difference of top-2 logprob gaps that platforms may have; gaps are stored with two decimals."""
 
 _LEGAL = re.compile(r"[a-z0-9.-]+")
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _SIGNS = {"+": ".p.", "=": ".", "/": ".per."}
 
 
@@ -42,16 +43,51 @@ def location(
 ) -> Path:
     """Where the golden of one expectation lives; `name` is its id when a case has several.
 
-    Raises ValueError for a target whose name is outside [a-z0-9.-].
+    Raises ValueError for a target whose name is none (`check_name`).
     """
-    if not _LEGAL.fullmatch(target):
-        raise ValueError(f"the golden name {target!r} may hold only a-z, 0-9, dot and dash")
+    check_name(target)
     return root / target / f"{case_stem(spec_id, rung, name)}.{scale}.json"
+
+
+def check_name(target: str) -> None:
+    """Raises ValueError for what cannot name the outputs of a target: it is a folder beside the baselines."""
+    if target == BASELINES:
+        raise ValueError(f"the golden name {target!r} is that of the recorded footprints; choose another")
+    if not _NAME.fullmatch(target):
+        raise ValueError(
+            f"the golden name {target!r} may hold only a-z, 0-9, dot and dash, a letter or digit first, "
+            "as in my-server-1.2; it is no path"
+        )
+
+
+def targets(root: Path) -> list[str]:
+    """The targets whose outputs were reviewed."""
+    return sorted(path.name for path in root.glob("*/") if path.name != BASELINES)
 
 
 def name_of(model: str) -> str:
     """The golden name of a model of the bundled engine: `mlx-community/Qwen3-0.6B` is another than `tiny`."""
     return re.sub(r"[^a-z0-9.-]+", "-", model.lower()).strip("-.") or "model"
+
+
+REVIEWED_GRANULE = 32
+"""Tokens that sharing counts in, in the engine whose replies were reviewed."""
+
+
+def name_of_engine(facts: Facts) -> str:
+    """The golden name of the bundled engine as it was started: its model's, and what else decides its counts.
+
+    A BLAS with which decode does not give the bits of prefill: only prompts are adopted. With the builtin one
+    that would be a defect, so there the goldens stay those of the model.
+    """
+    other_blas = facts.blas not in ("", "builtin") and facts.generated_reusable is False
+    granule = f"granule-{facts.granule}"
+    apart = {
+        "one-shot": facts.sharing == "one_shot",
+        "prompts-only": other_blas,
+        granule: facts.granule not in (None, REVIEWED_GRANULE),
+    }
+    return ".".join([name_of(facts.model), *(word for word, holds in apart.items() if holds)])
 
 
 def case_stem(spec_id: str, rung: str | None, name: str = "golden") -> str:
@@ -160,7 +196,8 @@ def compare(
     """
     writing = snapshot.update_snapshots or snapshot.update_new_snapshots_only
     if not path.exists() and not writing:
-        return Verdict(Status.NOT_RUN, requirement, reason=f"no {path.name}; --snapshot-update writes it")
+        missing = "/".join(path.parts[-3:])
+        return Verdict(Status.NOT_RUN, requirement, reason=f"no {missing}; --snapshot-update writes it")
     assertion = snapshot.use_extension(extension(path))
     expected, found = f"replies of {step} equal {path}", data(workload, step)
     old = _parsed(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else None

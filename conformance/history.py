@@ -32,6 +32,8 @@ class Facts(Record):
     name: str
     version: str = ""
     model: str = ""
+    asked_model: str = ""
+    """The model that requests name, where they name one."""
     how: Literal["engine", "serve", "endpoint"]
     block: int | None = None
     """B, tokens per storage block; None when the target has none or does not say."""
@@ -47,12 +49,16 @@ class Facts(Record):
     shares_in_flight: bool | None = None
     generated_reusable: bool | None = None
     grade: Grade = "tokens"
+    blas: str = ""
+    """The library behind products on a CPU, where the target tells it."""
     margin: float = 0.05
     """Top-2 logprob gap above which a token counts as decided."""
     takes_ids: bool = False
     returns_ids: bool = False
     reports_cached: bool = False
     has_logprobs: bool = False
+    refuses_logprobs: bool = False
+    """Whether requests ask for none, since the target refuses those that do."""
     has_salt: bool = False
     has_reset: bool = False
     has_stats: bool = False

@@ -98,6 +98,11 @@ def lines(runs: Iterable[Run]) -> list[str]:
     return [*table, f"faults: {killed} of {len(found)} killed, by {kept} of {len(pairs)} claims of a spec"]
 
 
+def alive(runs: Iterable[Run]) -> list[str]:
+    """Mutants that nothing killed, those apart that this machine cannot show."""
+    return [m.name for m in mutants(runs) if m.fate not in (Fate.KILLED, Fate.NOT_RUN)]
+
+
 def _summary(mutant: Mutant) -> str:
     if mutant.fate is not Fate.KILLED:
         return next((run["reason"] for run in mutant.runs if run["fate"] == mutant.fate), "")
@@ -130,8 +135,13 @@ def from_json(text: str) -> tuple[list[Run], list[Explored]]:
 HEAD = ("mutant", "class", "what a user would see", "breaks", "claimed by", "fate", "killed by", "not by")
 
 
-def markdown(runs: Iterable[Run], explored: Iterable[Explored] = ()) -> str:
-    """docs/kill-matrix.md: a row a mutant, a row a requirement, and what the explorer found by itself."""
+def markdown(
+    runs: Iterable[Run], specs: Mapping[str, str] | None = None, explored: Iterable[Explored] = ()
+) -> str:
+    """docs/kill-matrix.md: rows by mutant, by requirement and by spec, and what the explorer found by itself.
+
+    `specs`: ids, each with the sentence why it stays, empty where it has none.
+    """
     found = mutants(runs)
     classes = len({mutant.bug_class for mutant in found})
     killed = sum(mutant.fate is Fate.KILLED for mutant in found)
@@ -141,6 +151,8 @@ def markdown(runs: Iterable[Run], explored: Iterable[Explored] = ()) -> str:
         _table(HEAD, [_mutant_row(mutant) for mutant in found]),
         "## By requirement\n",
         _table(("requirement", "mutants it kills"), _requirement_rows(found)),
+        "## By spec\n",
+        _table(("spec", "mutants that only it kills, or why it stays"), _spec_rows(found, specs or {})),
         *hunted(explored),
     ]
     return "\n".join(parts)
@@ -206,6 +218,12 @@ def _mutant_row(mutant: Mutant) -> list[str]:
 def _requirement_rows(found: Sequence[Mutant]) -> list[list[str]]:
     killing = {id_: [m.name for m in found if id_ in m.own(Fate.KILLED)] for id_ in REQUIREMENTS}
     return [[id_, ", ".join(f"`{name}`" for name in names) or "none"] for id_, names in killing.items()]
+
+
+def _spec_rows(found: Sequence[Mutant], specs: Mapping[str, str]) -> list[list[str]]:
+    by = {m.name: {spec for id_ in m.own(Fate.KILLED) for spec in m.killers(id_)} for m in found}
+    alone = {id_: ", ".join(f"`{name}`" for name, killers in by.items() if killers == {id_}) for id_ in specs}
+    return [[id_, alone[id_] or stays] for id_, stays in sorted(specs.items())]
 
 
 def cells(runs: Iterable[Run]) -> str:

@@ -1,7 +1,8 @@
 """Known deviations of a named server release: `expectations/<target>.yaml`, strict expected failures.
 
-Knows what an entry may say, when it applies and when it is over. Does not know pytest, nor how a verdict was
-reached. A deviation that is known is still shown; one that went away is news; one that expired is no excuse.
+Knows what an entry may say, when it applies and when it is over. Does not know which specs there are
+(`named.py`), pytest, nor how a verdict was reached. A deviation that is known is still shown; one that went
+away is news; one that expired is no excuse.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from conformance import requirements
+from conformance import requirements, wording
+from conformance.dialect import dialects
 from conformance.history import Facts
 from conformance.load import did_you_mean
 from conformance.marks import Document, Location, Problem, display, read_document
@@ -83,6 +85,15 @@ class _File(Strict):
     target: str = Field(description="the dialect of the server")
     known: list[Entry]
 
+    @field_validator("target")
+    @classmethod
+    def _a_family(cls, value: str) -> str:
+        names = [dialect.dialect for dialect in dialects()]
+        if value not in names:
+            near = did_you_mean(value, names) or "; `python -m conformance dialects` lists them"
+            raise ValueError(f"no dialect is called {value!r}{near}")
+        return value
+
 
 class _Dated(Document):
     """A document in which a day stands as YAML writes it."""
@@ -90,7 +101,9 @@ class _Dated(Document):
     start = "a file of known deviations is a mapping that starts with `expectations: 1`"
 
     def _scalar(self, node: object, loc: Location) -> object:
-        return node if type(node) is date else super()._scalar(node, loc)
+        if isinstance(node, date):
+            return node.isoformat() if isinstance(node, datetime) else node
+        return super()._scalar(node, loc)
 
 
 @dataclass(frozen=True)
@@ -162,12 +175,17 @@ def load_all(folder: Path | None = None) -> list[Known]:
 
 def load(path: Path) -> list[Known]:
     """The entries of one file. Raises SpecError with all that is wrong in it, at file:line:column."""
+    return read(path)[1]
+
+
+def read(path: Path) -> tuple[Document, list[Known]]:
+    """The same, with the document, so that later errors can still point into the file."""
     document = read_document(path, _Dated)
     try:
         file = _File.model_validate(document.data)
     except ValidationError as error:
         raise document.error([_problem(document, e) for e in error.errors()]) from None
-    return [Known(entry, file.target, _place(document, i)) for i, entry in enumerate(file.known)]
+    return document, [Known(entry, file.target, _place(document, i)) for i, entry in enumerate(file.known)]
 
 
 def is_expectations(path: Path) -> bool:
@@ -191,9 +209,7 @@ def _problem(document: Document, error: ErrorDetails) -> Problem:
         return document.problem(loc, message, ", ".join(legal), key=True)
     if error["type"] == "missing":
         return document.problem(loc[:-1], f"the key {loc[-1]!r} is missing")
-    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    shown = "" if isinstance(error["input"], dict) else f", not {str(error['input'])[:40]!r}"
-    return document.problem(loc, f"{message}{shown}")
+    return document.problem(loc, wording.message(error))
 
 
 def _keys(model: type[BaseModel]) -> Sequence[str]:

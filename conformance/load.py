@@ -18,10 +18,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from conformance import spec as types
+from conformance import wording
 from conformance.check import check
 from conformance.judges import JUDGES, Judge
 from conformance.marks import Document, Location, Problem, SpecError, read_document
 from conformance.spec import Expect, Spec
+from conformance.unformed import unformed
 
 Judges = Mapping[str, Judge]
 RESERVED = ("as", "id")
@@ -50,11 +52,6 @@ _MODELS: dict[int | str, type[BaseModel]] = {
 _ENTRIES = ("<burst>", "<start>")
 """Steps whose `each` is a list of entries, not of prompt parts."""
 
-_NEEDED = dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping is needed") | (
-    dict.fromkeys(("list_type", "tuple_type"), "a list is needed")
-)
-"""What pydantic calls by its own names, by the type of its error."""
-
 
 @dataclass(frozen=True)
 class Loaded:
@@ -72,15 +69,26 @@ def load(path: Path, judges: Judges = JUDGES) -> Loaded:
     """Read and check one file. Raises SpecError with everything that is wrong in it."""
     document = read_document(path)
     expects, problems = _expectations(document, judges)
-    try:
-        spec = Spec.model_validate(document.data | ({"expect": expects} if expects is not None else {}))
-    except ValidationError as error:
-        found = [e for e in error.errors() if not (problems and e["loc"][:1] == ("expect",))]
-        raise document.error([*problems, *_problems(document, found)]) from None
-    problems = problems or check(spec, document, judges)
-    if problems:
+    spec, errors = _formed(document, expects)
+    problems += _problems(document, [e for e in errors if not (problems and e["loc"][:1] == ("expect",))])
+    if spec is None or problems:
+        known = {(problem.line, problem.column) for problem in problems}
+        names = unformed(document, expects or [], judges)
+        raise document.error([*problems, *(p for p in names if (p.line, p.column) not in known)])
+    if problems := check(spec, document, judges):
         raise document.error(problems)
     return Loaded(spec, document)
+
+
+def _formed(
+    document: Document, expects: Sequence[Expect | None] | None
+) -> tuple[Spec | None, list[ErrorDetails]]:
+    """The spec without those of its expectations that are none, or what is wrong with its form."""
+    good = None if expects is None else {"expect": [one for one in expects if one is not None]}
+    try:
+        return Spec.model_validate(document.data | (good or {})), []
+    except ValidationError as error:
+        return None, error.errors()
 
 
 def load_all(paths: Iterable[Path], judges: Judges = JUDGES) -> Iterator[Loaded | SpecError]:
@@ -113,14 +121,13 @@ def did_you_mean(word: str, legal: Iterable[str]) -> str:
     return f", did you mean {close[0]!r}?" if close else ""
 
 
-def _expectations(document: Document, judges: Judges) -> tuple[list[Any] | None, list[Problem]]:
-    """The `expect` list in the shape of `Expect`; None where there is no list to look at."""
+def _expectations(document: Document, judges: Judges) -> tuple[list[Expect | None] | None, list[Problem]]:
+    """The `expect` list, None in it for what is no expectation; None where there is no list to look at."""
     raw = document.data.get("expect")
     if not isinstance(raw, list):
         return None, []
     problems: list[Problem] = []
-    expects = [_expectation(document, i, entry, judges, problems) for i, entry in enumerate(raw)]
-    return [expect for expect in expects if expect is not None], problems
+    return [_expectation(document, i, entry, judges, problems) for i, entry in enumerate(raw)], problems
 
 
 def _expectation(
@@ -181,7 +188,7 @@ def _branch(problem: Problem) -> tuple[int, int, str]:
 def _either(branches: Sequence[Problem]) -> Problem:
     first = branches[0]
     _, _, found = first.message.partition(", not ")
-    ways = [b.message.partition(", not ")[0].removeprefix("should be ") for b in branches]
+    ways = dict.fromkeys(b.message.partition(", not ")[0].removeprefix("should be ") for b in branches)
     return replace(first, message=f"should be {' or '.join(ways)}, not {found}") if len(ways) > 1 else first
 
 
@@ -196,8 +203,8 @@ def _problem(
     if error["type"] == "missing":
         return document.problem(loc[:-1], f"the key {loc[-1]!r} is missing")
     if loc[-1:] == ("[key]",):
-        return document.problem(loc[:-1], _reason(error), key=True)
-    return document.problem(loc, _reason(error))
+        return document.problem(loc[:-1], wording.message(error), key=True)
+    return document.problem(loc, wording.message(error))
 
 
 def _in_file(error: ErrorDetails) -> Location:
@@ -216,17 +223,6 @@ def _in_file(error: ErrorDetails) -> Location:
 def _word(step: int | str) -> int | str:
     """`requirement` of an expectation is written `as`."""
     return "as" if step == "requirement" else step
-
-
-def _reason(error: ErrorDetails) -> str:
-    if error["type"] == "too_short":
-        return "at least one item is needed"
-    if error["type"] == "value_error" and not error["loc"]:
-        return error["msg"].removeprefix("Value error, ")
-    message = error["msg"].replace("String should match pattern", "should match the pattern")
-    shown = repr(error["input"])
-    what = _NEEDED.get(error["type"]) or message.removeprefix("Input ").removeprefix("Value error, ")
-    return f"{what}, not {shown if len(shown) <= 40 else shown[:37] + '...'}"
 
 
 def _keys(loc: tuple[int | str, ...], model: type[BaseModel] | None) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.constructor import RoundTripConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import (
     AliasEvent,
@@ -23,6 +24,7 @@ from ruamel.yaml.events import (
     NodeEvent,
     ScalarEvent,
 )
+from ruamel.yaml.nodes import Node
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarbool import ScalarBoolean
 
@@ -197,7 +199,7 @@ def display(path: Path) -> str:
 def _parse(path: Path, text: str, lines: Sequence[str], start: str) -> Any:
     try:
         _refuse_monsters(path, text, lines)
-        root = YAML(typ="rt").load(text)
+        root = _yaml().load(text)
     except ReaderError as error:
         raise SpecError(path, [_bad_character(text, error)], lines) from None
     except MarkedYAMLError as error:
@@ -210,6 +212,23 @@ def _parse(path: Path, text: str, lines: Sequence[str], start: str) -> Any:
     if not isinstance(root, CommentedMap):
         raise SpecError(path, [Problem(1, 1, start)], lines)
     return root
+
+
+class _Located(RoundTripConstructor):
+    """Says where a value stands that looks like one of YAML's and is none, such as 2027-13-01."""
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            wrong = f"{node.value!r} is no value: {error}"
+            raise MarkedYAMLError(problem=wrong, problem_mark=node.start_mark) from None
+
+
+def _yaml() -> YAML:
+    yaml = YAML(typ="rt")
+    yaml.Constructor = _Located
+    return yaml
 
 
 def _refuse_monsters(path: Path, text: str, lines: Sequence[str]) -> None:

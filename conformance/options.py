@@ -37,7 +37,10 @@ VALUES = {
     ),
     "engine-args": ("STR", "more flags for the bundled engine"),
     "fault": ("NAME", "start the bundled engine with this fault"),
-    "faults": ("NAME", "run faults, `all` or one by name, against the specs that must catch them"),
+    "faults": (
+        "NAME",
+        "run faults against the specs that must catch them: `all`, by name, or `pairs:100` at random",
+    ),
     "explore": (
         "N",
         "instead of the specs: make up N workloads at random, and write one that fails as a spec",
@@ -193,6 +196,12 @@ def options_of(config: pytest.Config) -> Options:
     return config.stash[_OPTIONS]
 
 
+def by_fault(config: pytest.Config) -> bool:
+    """Whether the items of a fault share an engine: where it meets many specs, or none alone must kill it."""
+    asked = option(config, "faults") or ""
+    return bool(option(config, "cross") or "+" in asked or asked.startswith("pairs:"))
+
+
 def _read_options(config: pytest.Config) -> Options:
     from conformance.baseline import SCENARIOS
     from conformance.record import default_path
@@ -209,10 +218,12 @@ def _read_options(config: pytest.Config) -> Options:
         replay=paths_of(config, "replay"),
         golden=option(config, "golden"),
         baseline=baseline,
+        memory=bool(alone),
         fresh=frozenset(SCENARIOS if alone and how_of(config) != "endpoint" else ()),
         allow=_allowed(config),
         should=bool(option(config, "should")),
         allow_inconclusive=bool(option(config, "allow-inconclusive")),
+        access=_shown(config),
         **({"url": option(config, "endpoint")} if how_of(config) == "endpoint" else {}),
     )
 
@@ -248,8 +259,18 @@ def target_of(config: pytest.Config, progress: Callable[[str], None]) -> TargetO
         extra=_headers(config),
         pid=int(option(config, "pid") or 0) or None,
         dry=bool(option(config, "dry-run")),
-        verify=False if option(config, "insecure") else option(config, "cacert") or True,
+        verify=_verify(config),
     )
+
+
+def _verify(config: pytest.Config) -> bool | str:
+    return False if option(config, "insecure") else option(config, "cacert") or True
+
+
+def _shown(config: pytest.Config) -> tuple[str, ...]:
+    from conformance.access import shown
+
+    return shown(words_of(option(config, "header") or ""), os.environ, _verify(config))
 
 
 def how_of(config: pytest.Config) -> Literal["engine", "serve", "endpoint", "replay"]:
@@ -272,14 +293,12 @@ def _scale(config: pytest.Config) -> Scale:
 
 
 def _allowed(config: pytest.Config) -> frozenset[str]:
-    from conformance.permission import PERMISSIONS
+    from conformance.permission import permitted
 
-    words = frozenset(words_of(option(config, "allow") or ""))
-    unknown = sorted(words - set(PERMISSIONS))
-    if unknown:
-        legal = ", ".join(PERMISSIONS)
-        raise pytest.UsageError(f"--allow {unknown[0]}: expected some of {legal}, with a comma between")
-    return words
+    try:
+        return permitted(option(config, "allow") or "")
+    except ValueError as error:
+        raise pytest.UsageError(f"--allow {error}") from None
 
 
 def _headers(config: pytest.Config) -> dict[str, str]:

@@ -22,6 +22,15 @@ _SIGNS = {"leave": "disconnect", "churn": "churn", "reset": "reset"}
 """Field of a step -> the permission that it needs."""
 
 
+def permitted(given: str) -> frozenset[str]:
+    """The permissions in a list with commas between; ValueError for a word that is none."""
+    words = frozenset(word.strip() for word in given.split(",") if word.strip())
+    unknown = sorted(words - set(PERMISSIONS))
+    if unknown:
+        raise ValueError(f"{unknown[0]}: expected some of {', '.join(PERMISSIONS)}, with a comma between")
+    return words
+
+
 def needed(spec: Spec) -> frozenset[str]:
     """The permissions that a case needs on an endpoint, by its steps and those inside them."""
     return frozenset(_needs(spec.steps))

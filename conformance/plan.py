@@ -68,8 +68,9 @@ def make_plan(
     *,
     solo_steps: frozenset[str] = frozenset(),
     arm: str = "main",
+    memory: bool = False,
 ) -> Plan:
-    """Plan one arm.
+    """Plan one arm; `memory` says that the footprint of the process is to be read.
 
     Raises PlanError for lengths that cannot be, Unobservable where the target lacks something.
     """
@@ -81,7 +82,7 @@ def make_plan(
     spec = bound(spec, rung)
     requests = Requests(spec, facts, vocabulary, symbols, salt, spec.arms.get(arm, Arm()))
     planner = _Planner(requests, max(facts.settle, SETTLE[scale]))
-    return Plan(spec.id, rung, digest, spec.serve, spec.arms, tuple(planner.steps()), solo_steps)
+    return Plan(spec.id, rung, digest, spec.serve, spec.arms, tuple(planner.steps()), solo_steps, memory)
 
 
 @dataclass(frozen=True)

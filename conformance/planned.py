@@ -52,6 +52,8 @@ class Plan:
     arms: Mapping[str, Arm]
     steps: tuple[PlannedStep, ...]
     solo_steps: frozenset[str] = field(default=frozenset())
+    memory: bool = False
+    """Whether a judge looks at the footprint of the process: to read it all the time has its price."""
 
     def is_solo(self, request: PlannedRequest) -> bool:
         """Whether a judge compares it with its solo run."""

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from conformance import early
 from conformance.options import (
     add_options,
+    by_fault,
     describe,
     how_of,
     hunting_of,
@@ -62,7 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", "ignore:Unverified HTTPS request")
     if not hasattr(config, "workerinput"):  # else the controller has done all that
         refuse_nonsense(config)
-        config.pluginmanager.register(Reporter(config), "conformance-reporter")
+        watched = early.Early()
+        config.pluginmanager.register(watched, "conformance-early")
+        config.pluginmanager.register(Reporter(config, watched), "conformance-reporter")
         if is_spread(config):
             _end_when_told(config)  # its workers end with it
             # Workers of an interrupted run report no snapshots, which must not look like a defect.
@@ -81,7 +85,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class WorkloadScheduling(LoadGroupScheduling):  # type: ignore[misc]
         # By node id: the marks of loadgroup reach a controller only with some versions of pytest and xdist.
         def _split_scope(self, nodeid: str) -> str:
-            own = fault_of(nodeid) if option(config, "cross") else ""
+            own = fault_of(nodeid) if by_fault(config) else ""
             shared = how_of(config) == "endpoint"
             return own or workload_of(nodeid, shared) or str(super()._split_scope(nodeid))
 
@@ -132,8 +136,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     if not is_spec(file_path, parent.session.isinitpath(file_path)):
         return None
     _use(parent.config)
-    file: SpecFile = SpecFile.from_parent(parent, path=file_path)
-    return file
+    return SpecFile.at(parent, file_path)
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
@@ -152,7 +155,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from conformance.collect import each_once
 
         items[:] = each_once(items)
-        if option(config, "cross"):
+        if by_fault(config):
             items.sort(key=lambda item: fault_of(item.nodeid))
 
 
@@ -203,8 +206,9 @@ def pytest_report_collectionfinish(items: list[pytest.Item]) -> str | None:
 class Reporter:
     """What is known of a run where its reports arrive: the one process, or the xdist controller."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, watched: early.Early) -> None:
+        self._config, self._early = config, watched
+        self._ended: dict[str, Any] | None = None
         self._tally: Tally | None = None
         self._missing: list[str] = []
         self._written: list[str] = []
@@ -220,10 +224,12 @@ class Reporter:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A run that judged less than it should have is not green."""
-        if runs_no_items(self._config):
+        if runs_no_items(self._config) or session.exitstatus == pytest.ExitCode.USAGE_ERROR:
             return
+        self._ended = self._early.ended(session.shouldfail or session.shouldstop)
         self._missing = self._not_judged()
-        if self._missing and session.exitstatus == pytest.ExitCode.OK:
+        alive = self._tally.pairs_alive() if self._tally else []
+        if (self._missing or alive) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._write_reports(session)
 
@@ -251,14 +257,13 @@ class Reporter:
         from conformance.tally import Tally
 
         tally, green = self._tally or Tally(), session.exitstatus == pytest.ExitCode.OK
-        result = Result(tally.items, tally.broken, self._missing, green)
+        result = Result(tally.items, tally.broken, self._missing, green, interrupted=self._ended)
         for name, write in {"report-json": as_json, "report-html": as_html}.items():
             if wanted[name]:
                 self._write(session, Path(wanted[name]), write(result))
 
     def _write(self, session: pytest.Session, path: Path, text: str) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             self._written.append(f"report: {path}")
         except OSError as error:
@@ -273,6 +278,8 @@ class Reporter:
                 terminalreporter.write_line(line)
         for line in self._written:
             terminalreporter.write_line(line)
+        if self._ended:
+            terminalreporter.write_line(early.line(self._ended), red=True)
         if self._missing:
             missing = ", ".join(self._missing)
             terminalreporter.write_line(f"not judged, so this run is not green: {missing}", red=True)
@@ -329,6 +336,7 @@ def _use(config: pytest.Config) -> None:
                 choose(option(config, "faults")),
                 lambda *how: _fault_session(config, *how),
                 cross=bool(option(config, "cross")),
+                shared=by_fault(config),
             )
 
 

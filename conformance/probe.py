@@ -63,10 +63,11 @@ def declared(target: Target, how: How) -> Facts:
     if target.options.margin is not None:
         said["margin"] = target.options.margin
     try:
-        return Facts(
+        facts = Facts(
             dialect=dialect.dialect,
             name=dialect.name,
             version=str(_value(target, dialect.version) or "") if dialect.version else "",
+            asked_model=target.model,
             how=how,
             has_salt=dialect.ask.salt is not None,
             has_chat=dialect.ask.chat is not None,
@@ -74,7 +75,6 @@ def declared(target: Target, how: How) -> Facts:
             can_reload=dialect.reload is not None and target.options.may("reset"),
             can=list(dialect.ask.sampling),
             adapters=_adapters(target),
-            claims=dialect.claims,
             needs=dialect.needs,
             machine=_machine(),
             **said,
@@ -83,6 +83,7 @@ def declared(target: Target, how: How) -> Facts:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise TargetError(f"{target.url} says {first['input']!r} for {place}: {first['msg']}") from None
+    return facts.model_copy(update={"claims": dialect.not_claimed(facts)})
 
 
 def _adapters(target: Target) -> list[str]:
@@ -195,6 +196,7 @@ def measured(target: Target, facts: Facts) -> Facts:
         "takes_ids": target.vocabulary.is_ids,
         "returns_ids": seen.token_ids is not None,
         "has_logprobs": seen.logprobs is not None,
+        "refuses_logprobs": not target.rendering.logprobs,
         "reports_cached": seen.cached is not None,
         "has_stats": bool(target.sample()),
         "has_reset": target.options.may("reset") and target.reset()["done"],

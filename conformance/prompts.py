@@ -68,6 +68,14 @@ class Unobservable(Exception):
     """The target lacks what the spec needs; the reason is the message. No mistake of the spec."""
 
 
+class Untold(Unobservable):
+    """A length needs a number that the target does not tell."""
+
+    def __init__(self, message: str, symbol: str) -> None:
+        super().__init__(message)
+        self.symbol = symbol
+
+
 @dataclass(frozen=True)
 class ReplyOf:
     """What the request with this id generated, or was rendered to: known once it has ended."""
@@ -215,7 +223,7 @@ def positive(length: Length, symbols: Mapping[str, int], loc: Location, least: i
     try:
         tokens = evaluate(length, symbols)
     except UnknownHere as unknown:
-        raise Unobservable(f"{unknown}, and the length {length!r} needs it") from None
+        raise Untold(f"{unknown}, and the length {length!r} needs it", unknown.symbol) from None
     except LengthError as error:
         raise PlanError(str(error), loc) from None
     if tokens < least:

@@ -6,6 +6,7 @@ Knows which options exclude each other or mean nothing alone. Does not know what
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,25 @@ def refuse_nonsense(config: pytest.Config) -> None:
         for value in map(str, paths_of(config, name)) if name in MANY else [option(config, name)]:
             if value:
                 check(value)
+    _refuse_expectations(config)
+
+
+def _refuse_expectations(config: pytest.Config) -> None:
+    """Known deviations must be about specs that are shipped, or that this run is pointed at."""
+    if not (given := option(config, "expectations")):
+        return
+    from conformance.collect import SPECS
+    from conformance.load import spec_files
+    from conformance.marks import SpecError
+    from conformance.named import load
+
+    asked = [config.invocation_params.dir / arg.partition("::")[0] for arg in config.args]
+    roots = [SPECS, *paths_of(config, "specs"), *asked]
+    specs = [path for root in roots for path in (spec_files(root) if root.is_dir() else [root])]
+    try:
+        load(Path(given), [path for path in specs if path.is_file()])
+    except SpecError as error:
+        raise pytest.UsageError(f"--expectations: {error}") from None
 
 
 def _of_faults(config: pytest.Config) -> tuple[str, ...]:

@@ -13,9 +13,22 @@ from dataclasses import dataclass, field
 from conformance.history import Facts, Memory, Outcome, PlannedRequest, Sample, Span, Workload
 from conformance.plan import Plan
 from conformance.planned import PlannedStep
-from conformance.prompts import ReplyOf
+from conformance.prompts import ReplyOf, Unobservable, Untold
 from conformance.spec import Expect
 from conformance.verdict import Status, Verdict
+
+MEASURED = "what it sends is known during the run, where G is measured"
+
+
+def why_not(reason: Unobservable, facts: Facts) -> str:
+    """Why there is no plan yet, which for a granule that a run measures is no reason not to run."""
+    needs_granule = isinstance(reason, Untold) and reason.symbol == "G"
+    return MEASURED if needs_granule and _measured(facts) else str(reason)
+
+
+def _measured(facts: Facts) -> bool:
+    """Whether a run finds out the granule (`calibrate.granule`), which nobody declares."""
+    return facts.granule is None and facts.reports_cached
 
 
 @dataclass
@@ -88,7 +101,7 @@ def _tokens(prompt: Sequence[int] | str, per_token: float) -> int:
 
 def imagined(spec_id: str, rung: str, parts: Sequence[Part], per_token: float) -> Workload:
     """A workload in which everything went well and the target showed all that its facts promise."""
-    workload = Workload(spec_id, rung, {part.arm: part.facts for part in parts})
+    workload = Workload(spec_id, rung, {part.arm: _supposed(part.facts) for part in parts})
     for part in parts:
         for at, step in enumerate(part.plan.steps if part.plan else ()):
             span = Span(arm=part.arm, step=step.name, kind=step.kind, start=10.0 * at, end=10.0 * at + 9)
@@ -99,6 +112,10 @@ def imagined(spec_id: str, rung: str, parts: Sequence[Part], per_token: float) -
             span = Span(arm=part.arm, step="(solos)", kind="solos", start=0, end=1)
             workload.solos[request.key] = [_outcome(request, part, span, per_token)] * 2
     return workload
+
+
+def _supposed(facts: Facts) -> Facts:
+    return facts.model_copy(update={"granule": 1}) if _measured(facts) else facts
 
 
 def _read(workload: Workload, part: Part, span: Span) -> None:
@@ -139,6 +156,9 @@ def lines_of(
 ) -> Iterator[str]:
     """A case in lines: what it sends, or why not, then every expectation that could not be judged."""
     nothing = list(dict.fromkeys(reason for reason in reasons if reason))
+    if nothing == [MEASURED]:
+        yield f"{title}: {MEASURED}"
+        return
     if nothing:
         yield f"{title}: cannot run: {'; '.join(nothing)}"
         return

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import cast
 
 from conformance.archive import Archive, by_target
+from conformance.backing import Back
 from conformance.load import Loaded
 from conformance.report.matrix import Column
 from conformance.report.terminal import Entry, facts_line
 from conformance.rungs import rungs
-from conformance.session import Back, Options, Session
+from conformance.session import Options, Session
 
 
 def columns(paths: Sequence[Path], specs: Sequence[Loaded]) -> list[Column]:

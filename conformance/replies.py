@@ -102,6 +102,8 @@ class _Parts:
         self.usages += isinstance(usage, dict)
         self.usage = usage if isinstance(usage, dict) else self.usage
         cached = first(data, answer.cached)
+        if cached is None and self.usage is not None and answer.absent_is_zero:
+            cached = self.cached or 0
         if isinstance(cached, int) and abs(cached) > _MOST_CACHED:
             raise BadReply(f"a reply whose cached tokens are no count: {_shorten(str(cached))}")
         self.cached = cached if isinstance(cached, int) and not isinstance(cached, bool) else self.cached

@@ -10,23 +10,23 @@ from __future__ import annotations
 import secrets
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from conformance.archive import Archive
+from conformance.backing import Back, FleetLike, Solos, TargetLike
 from conformance.baseline import Comparison
 from conformance.check import references
-from conformance.golden import compare, location, name_of
-from conformance.history import Facts, Outcome, PlannedRequest, Workload
+from conformance.golden import compare, location, name_of_engine
+from conformance.history import Facts, Workload
 from conformance.judges import JUDGES, Judge
 from conformance.load import Loaded
 from conformance.permission import refusal
-from conformance.plan import Plan, PlanError, Scale, Unobservable, Vocabulary, make_plan
+from conformance.plan import Plan, PlanError, Scale, Unobservable, make_plan
 from conformance.preflight import is_about_reuse
 from conformance.record import HistoryError, Recorder
-from conformance.rehearse import Load, Part, imagined, lines_of, load_of
+from conformance.rehearse import Load, Part, imagined, lines_of, load_of, why_not
 from conformance.report.terminal import facts_line
 from conformance.rungs import bound, spec_digest
 from conformance.spec import Expect, Serve, Spec
@@ -44,8 +44,6 @@ _NOTHING_FIXED = (
 )
 
 Key = tuple[str, str]
-Solos = dict[str, list[Outcome]]
-"""Solo runs by request key, kept for the whole session: one cold run serves every spec that asks for it."""
 
 
 @dataclass(frozen=True)
@@ -68,42 +66,14 @@ class Options:
     """Ids of specs that get a process of their own, whatever they ask for."""
     should: bool = False
     allow_inconclusive: bool = False
+    memory: bool = False
+    """Whether the footprint is read in every case, and not in those alone that judge it."""
     url: str = "http://127.0.0.1:8000"
     """Where the lines to paste send their request."""
+    access: tuple[str, ...] = ()
+    """What those lines say of headers and certificates (`access.shown`); never a secret."""
     run_salt: str = field(default_factory=lambda: secrets.token_hex(4))
     """Keeps this run apart from others, and from other traffic, in one cache."""
-
-
-class TargetLike(Protocol):
-    @property
-    def facts(self) -> Facts: ...
-    @property
-    def vocabulary(self) -> Vocabulary: ...
-    def sample(self) -> dict[str, float]: ...
-    def has_cold(self) -> bool: ...
-
-
-class FleetLike(Protocol):
-    """Where targets come from. `for_serve` raises Unobservable or an error that says why there is none."""
-
-    def for_serve(self, serve: Serve) -> AbstractContextManager[TargetLike]: ...
-    def per_token(self) -> float: ...
-    def close(self) -> None: ...
-
-
-class DriverLike(Protocol):
-    def run(self, plan: Plan) -> None: ...
-    def run_solos(self, requests: Sequence[PlannedRequest], cache: Solos) -> None: ...
-
-
-class Back(Protocol):
-    """The half of the harness that talks to servers."""
-
-    errors: tuple[type[Exception], ...]
-    """What it raises when there is no server to talk to; the message says why."""
-
-    def open(self) -> FleetLike: ...
-    def driver(self, target: Any, recorder: Recorder, arm: str) -> DriverLike: ...
 
 
 class BrokenWorkload(Exception):
@@ -160,7 +130,7 @@ class Session:
     ) -> Verdict | None:
         """The comparison with the golden file; None where nobody said which one a foreign target has."""
         facts = workload.facts["main"]
-        name = self.options.golden or (name_of(facts.model) if facts.how == "engine" else None)
+        name = self.options.golden or (name_of_engine(facts) if facts.how == "engine" else None)
         if name is None:
             return None
         if not facts.has_salt:
@@ -253,7 +223,7 @@ class Session:
                 part.plan = self._plan(spec, rung, target, arm)
                 return part
         except Unobservable as reason:
-            return Part(arm, self.facts, reason=str(reason))
+            return Part(arm, self.facts, reason=why_not(reason, self.facts))
         except PlanError as error:
             return Part(arm, self.facts, reason=f"{error} ({loaded.path.name})")
 
@@ -355,6 +325,7 @@ class Session:
             target.vocabulary,
             solo_steps=self._solo_steps(spec),
             arm=arm,
+            memory=self.options.memory or _is_about_memory(spec),
         )
 
     def _solo_steps(self, spec: Spec) -> frozenset[str]:
@@ -418,6 +389,10 @@ def _ask_leave(spec: Spec, facts: Facts, allow: frozenset[str]) -> None:
         raise Unobservable(reason)
     if facts.several_caches and is_about_reuse(spec.proves):
         raise Unobservable(facts.several_caches)
+
+
+def _is_about_memory(spec: Spec) -> bool:
+    return any(expect.requirement.startswith("foot/") for expect in spec.expect)
 
 
 def _where(error: Exception) -> str:

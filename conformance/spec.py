@@ -106,7 +106,7 @@ class When(Strict):
 
 
 class Turns(Strict):
-    """One conversation: each turn's prompt is the last prompt, its reply, and `each`.
+    """One conversation: each turn's prompt is the last prompt, its reply, and `each`; idle in between.
 
     With `chat` they are messages: `opening` is the system's, `each` the user's, the replies the assistant's.
     """
@@ -303,6 +303,7 @@ class Spec(Strict):
     title: str
     proves: list[Requirement] = Field(min_length=1)
     kills: list[Name] = Field(default=[])
+    stays: str = Field(default="", description="why it is worth its time though no fault dies by it alone")
     guard: str = Field(default="", description="what must have happened for a pass to mean anything")
     quick: bool = Field(default=False, description="part of the quick set (-m quick)")
     ladder: dict[Name, list[Length]] = Field(

@@ -98,5 +98,9 @@ class Tally:
         table = shown.splitlines()
         return [*table, "", *self._kill_lines(), *self.expired, *self.targets, *again]
 
+    def pairs_alive(self) -> list[str]:
+        """Pairs of faults that no spec killed; of one fault alone the item says so itself."""
+        return [name for name in kills.alive(self.kills) if "+" in name]
+
     def _kill_lines(self) -> list[str]:
         return [*kills.lines(self.kills), ""] if self.kills else self.hunts

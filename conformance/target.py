@@ -6,8 +6,8 @@ says what came back. Nor does it know where servers come from (`fleet.py`).
 
 from __future__ import annotations
 
-import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -15,15 +15,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from conformance import calibrate, connecting, launch, probe, wire
+from conformance.access import KEY_HEADER, KEY_VARIABLE
 from conformance.asking import Asker, Page
-from conformance.asks import ADAPTER_SALT
 from conformance.dialect import Action, Dialect, as_json, dialects, pick, read_stats
-from conformance.footprint import Meter, tree
+from conformance.footprint import Meter
 from conformance.history import Facts, Outcome, PlannedRequest
 from conformance.launch import Child
 from conformance.leaving import Leaving
 from conformance.plan import Vocabulary
 from conformance.probe import How, TargetError
+from conformance.rendering import Rendering
 from conformance.replies import carries_token, to_outcome
 from conformance.vocabulary import Words
 
@@ -36,6 +37,8 @@ QUICK = 5.0
 _BRIEF = 0.5
 """Seconds to look whether an endpoint that was lost is back."""
 _POLL = 0.05
+_WEIGHTS = 2**30
+"""Weights that a run may begin with."""
 _SHOWN = 400
 """Characters of an answer that a history keeps."""
 
@@ -58,7 +61,7 @@ class TargetOptions:
     model: str | None = None
     allow: frozenset[str] = frozenset()
     """What may be done to an endpoint, which others may be using (`permission.py`)."""
-    api_key: str | None = field(default_factory=lambda: os.environ.get("CONFORMANCE_API_KEY"), repr=False)
+    api_key: str | None = field(default_factory=lambda: os.environ.get(KEY_VARIABLE), repr=False)
 
     extra: Mapping[str, str] = field(default_factory=dict, repr=False)
     """More headers for every request; they may be secrets."""
@@ -71,7 +74,7 @@ class TargetOptions:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        key = {KEY_HEADER: f"Bearer {self.api_key}"} if self.api_key else {}
         return {**key, **self.extra}
 
     def may(self, what: str) -> bool:
@@ -108,11 +111,13 @@ class Target:
         self._pages: dict[str, Page | None] = {}
         self.reloads = 0
         """How often an adapter got other weights."""
+        # An endpoint may still have the last weights of the run before: the same again would be no change.
+        self._first_weights = secrets.randbelow(_WEIGHTS) if options.how == "endpoint" else 0
         self._reach()
         self.dialect = dialect or probe.recognise(self, dialects())
-        self._logprobs = self.dialect.ask.logprobs
         self.listed = self._listed()
         self.model = options.model or self.dialect.ask.model or self.listed
+        self.rendering = Rendering(self.dialect.ask, self.model)
         self.vocabulary = Words(4.0)
         self.facts = probe.declared(self, options.how)
         if options.dry:
@@ -164,56 +169,12 @@ class Target:
 
     def drop_logprobs(self) -> None:
         """Asks without logprobs from now on: the target refuses them."""
-        self._logprobs = {}
-
-    def body(self, planned: PlannedRequest, *, cold: bool = False, id: str = "") -> dict[str, Any]:
-        """The JSON of a request; `cold` adds the fields that make the server compute everything."""
-        ask = self.dialect.ask
-        ask = self.dialect.ask
-        fields: dict[str, Any] = {**self._asked(planned), ask.max_tokens: planned.max_tokens}
-        fields["stream"] = planned.stream
-        fields |= ask.always
-        fields |= ask.stream if planned.stream else {}
-        fields |= self._wanted_logprobs(planned)
-        fields |= {"model": model} if (model := self._model_of(planned)) else {}
-        fields |= {ask.salt: self._salt_of(planned)} if ask.salt and planned.salt else {}
-        fields |= {ask.id: id} if ask.id and id else {}
-        fields |= _sampled(planned.sampling)
-        return fields | (ask.cold if cold else {})
-
-    def _asked(self, planned: PlannedRequest) -> dict[str, Any]:
-        if planned.messages:
-            return {"messages": planned.messages}
-        prompt = planned.prompt_text if planned.prompt_ids is None else planned.prompt_ids
-        if self.dialect.ask.form == "chat":
-            return {"messages": [{"role": "user", "content": prompt}]}
-        return {"prompt": prompt}
-
-    def _wanted_logprobs(self, planned: PlannedRequest) -> dict[str, Any]:
-        if not planned.logprobs or not self._logprobs:
-            return {}
-        return self.dialect.ask.chat_logprobs if planned.messages else self._logprobs
-
-    def _model_of(self, planned: PlannedRequest) -> str:
-        if planned.adapter is None:
-            return self.model
-        return self._adapter(planned.adapter)
-
-    def _salt_of(self, planned: PlannedRequest) -> str:
-        """The salt, or what this target calls the adapter that the salt names (key/7)."""
-        named = planned.salt.removeprefix(ADAPTER_SALT)
-        whole = named == planned.salt or named not in self.dialect.ask.adapters
-        return planned.salt if whole else self._adapter(named)
-
-    def _adapter(self, name: str) -> str:
-        return self.dialect.ask.adapters[name].format(model=self.model)
+        self.rendering = replace(self.rendering, logprobs=False)
 
     def render(self, planned: PlannedRequest, *, cold: bool = False, id: str = "") -> wire.Call:
         """The request, ready to be put on a socket."""
-        body = json.dumps(self.body(planned, cold=cold, id=id), separators=(",", ":")).encode()
-        ask = self.dialect.ask
-        route = ask.chat if planned.messages and ask.chat else ask.route
-        return wire.Call(self.address, route, body, self.options.headers)
+        body = self.rendering.encoded(planned, cold=cold, id=id)
+        return wire.Call(self.address, self.rendering.route(planned), body, self.options.headers)
 
     def parse(self, raw: wire.RawReply, planned: PlannedRequest, arm: str = "main") -> Outcome:
         return to_outcome(raw, planned, arm, self.dialect.answer)
@@ -276,7 +237,8 @@ class Target:
         """Other weights under an adapter's name. Solo runs of before are of no use for it any more."""
         assert self.dialect.reload is not None
         self.reloads += 1
-        return self.do(self.dialect.reload, {"adapter": adapter, "number": self.reloads})
+        number = self._first_weights + self.reloads
+        return self.do(self.dialect.reload, {"adapter": adapter, "number": number})
 
     def abort(self, id: str) -> None:
         """Ends a request by its id, where the target has a route for it."""
@@ -369,10 +331,6 @@ class Target:
         """The server's first process; None for an endpoint whose process nobody named."""
         return self.child.pid if self.child is not None else self.options.pid
 
-    def process_ids(self) -> list[int]:
-        """The server's process tree; empty where its process is not known."""
-        return tree(self.pid) if self.pid is not None else []
-
     def meter(self) -> Meter | None:
         """Reads the footprint of the server's process tree; None where its process is not known."""
         return Meter(self.pid) if self.pid is not None else None
@@ -381,11 +339,6 @@ class Target:
         self._asker.close()
         if self.child is not None:
             self.child.close()
-
-
-def _sampled(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling parameters as a body has them: the prompt's own logprobs are asked for as the top one."""
-    return {key: 1 if key == "prompt_logprobs" else value for key, value in sampling.items()}
 
 
 def _filled(value: Any, said: Mapping[str, Any], words: Mapping[str, Any]) -> Any:

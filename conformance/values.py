@@ -46,16 +46,6 @@ def _check_serve(command: str) -> None:
         raise pytest.UsageError(f"--serve: {error}") from None
 
 
-def _check_expectations(given: str) -> None:
-    from conformance.known import load
-    from conformance.marks import SpecError
-
-    try:
-        load(Path(given))
-    except SpecError as error:
-        raise pytest.UsageError(f"--expectations: {error}") from None
-
-
 def _check_fault(name: str) -> None:
     from conformance.faults import choose
 
@@ -64,13 +54,45 @@ def _check_fault(name: str) -> None:
     choose(name, "--fault")
 
 
+def _check_golden(given: str) -> None:
+    from conformance.golden import check_name, targets
+    from conformance.session import GOLDEN
+
+    try:
+        check_name(given)
+    except ValueError as error:
+        there = ", ".join(targets(GOLDEN)) or "none"
+        raise pytest.UsageError(f"--golden {given}: {error}. In {GOLDEN.name}/ there is: {there}") from None
+
+
 def _check_written(name: str, given: str) -> None:
-    path = Path(given)
+    """What will be written at the end, after minutes, can be: the folder is there, and so are the rights."""
+    try:
+        if not (wrong := _misplaced(Path(given))):
+            _try_to_write(Path(given))
+    except OSError as error:
+        wrong = f"cannot be written: {error.strerror}"
+    if wrong:
+        raise pytest.UsageError(f"--{name} {given}: {wrong}")
+
+
+def _misplaced(path: Path) -> str:
     if path.is_dir():
-        raise pytest.UsageError(f"--{name} {given}: a directory; expected a file to write")
-    above = next(folder for folder in path.absolute().parents if folder.exists())
-    if not above.is_dir():
-        raise pytest.UsageError(f"--{name} {given}: {above} is no directory")
+        return "a directory; expected a file to write"
+    if not path.parent.exists():
+        return f"there is no directory {path.parent}; make it first"
+    return "" if path.parent.is_dir() else f"{path.parent} is no directory"
+
+
+def _try_to_write(path: Path) -> None:
+    """Open it for writing and leave it as it was. Raises OSError; a pipe or a device is not opened."""
+    was_there = path.exists()
+    if was_there and not path.is_file():
+        return
+    with path.open("ab"):
+        pass
+    if not was_there:
+        path.unlink()
 
 
 def _check_pid(given: str) -> None:
@@ -113,8 +135,8 @@ def _check_min_judged(given: str) -> None:
 CHECKS: dict[str, Callable[[str], None]] = {
     "cacert": _check_cacert,
     "endpoint": _check_endpoint,
-    "expectations": _check_expectations,
     "fault": _check_fault,
+    "golden": _check_golden,
     "min-judged": _check_min_judged,
     "pid": _check_pid,
     "record-baseline": _check_record_baseline,

@@ -100,7 +100,8 @@ class Exchange:
 
     def _connect(self, address: Address) -> socket.socket | None:
         try:
-            return connect_again(address, min(self._timeout, _CONNECT))
+            narrow = self._leaving is not None and self._leaving.how == "stop_reading"
+            return connect_again(address, min(self._timeout, _CONNECT), narrow)
         except OSError as error:
             self._fail(f"cannot connect to {address.url}: {describe(error)}")
             return None

@@ -1,7 +1,8 @@
 """The OpenAI-shaped request bodies: read, checked, and every wrong field named.
 
-Knows field names, their bounds, what each asks of the engine, and the shape of an error. Does not know HTTP,
-the worker, replies (engine.replies), or what a cache is: it turns bytes into models.
+Knows field names, what each asks of the engine, and the shape of an error. Does not know the forms of one
+value (engine.fields), HTTP, the worker, replies (engine.replies), or what a cache is: it turns bytes into
+models.
 """
 
 from __future__ import annotations
@@ -9,28 +10,16 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
+from engine.fields import Biases, Content, Count, Finite, Json, Penalty, Prompts, Stop, Top
 from engine.messages import SamplingParams
 
-MAX_PROMPTS = 128
 MAX_SEED = 2**63 - 1
-MAX_BIASES = 4096
 CHAT_MAX_TOKENS = 256
-
-Ids = tuple[int, ...]
-Json = dict[str, Any]
 
 
 class ApiError(Exception):
@@ -51,72 +40,6 @@ class ApiError(Exception):
     def body(self) -> Json:
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": error}
-
-
-# ---- fields that have several forms
-
-
-def _read_prompts(value: object) -> tuple[str | Ids, ...]:
-    """Normalise the four legal forms of a prompt to a tuple of texts and id tuples."""
-    items = value if isinstance(value, list) and value and not _is_id(value[0]) else [value]
-    if len(items) > MAX_PROMPTS:
-        raise ValueError(f"holds {len(items)} prompts, at most {MAX_PROMPTS} are taken")
-    return tuple(_read_prompt(item) for item in items)
-
-
-def _read_prompt(value: object) -> str | Ids:
-    if isinstance(value, str | list) and not value:
-        raise ValueError("must not be empty")
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and all(map(_is_id, value)):
-        return tuple(value)
-    raise ValueError("must be text, a list of token ids, or a list of one of those")
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _read_content(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return "".join(map(_read_part, value))
-    raise ValueError("must be text or a list of text parts")
-
-
-def _read_part(value: object) -> str:
-    if isinstance(value, dict) and value.get("type") == "text" and isinstance(value.get("text"), str):
-        return str(value["text"])
-    raise ValueError('holds a part that is not {"type": "text", "text": ...}; only text is served')
-
-
-def _read_stop(value: object) -> object:
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
-
-
-def _read_bias(value: object) -> object:
-    """JSON object keys are strings; token ids are numbers."""
-    if not isinstance(value, dict):
-        return value
-    if len(value) > MAX_BIASES:
-        raise ValueError(f"names {len(value)} ids, at most {MAX_BIASES} are taken")
-    return {int(key) if _is_digits(key) else key: bias for key, bias in value.items()}
-
-
-def _is_digits(key: object) -> bool:
-    return isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 19
-
-
-_PART: Json = {
-    "type": "object",
-    "required": ["type", "text"],
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-}
-
-
-# ---- bodies
 
 
 class _Body(BaseModel):
@@ -156,14 +79,6 @@ class Wants:
     running_usage: bool = False
 
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Top = Annotated[int, Field(ge=0, le=20)]
-Penalty = Annotated[Finite, Field(ge=-2, le=2)]
-_TEXT: Json = {"type": "string", "minLength": 1}
-_ID: Json = {"type": "integer", "minimum": 0}
-_PROMPT: Json = {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _ID}]}
-
-
 class GenerationBody(_Body):
     """The fields that both generation routes share. Unknown fields are ignored; a trace names them."""
 
@@ -183,12 +98,7 @@ class GenerationBody(_Body):
     seed: Annotated[
         int | None, Field(ge=0, le=MAX_SEED, description="choice i of a prompt samples with seed + i")
     ] = None
-    stop: Annotated[
-        tuple[Annotated[str, Field(min_length=1)], ...],
-        BeforeValidator(_read_stop),
-        Field(max_length=4),
-        WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": 4}]}),
-    ] = ()
+    stop: Stop = ()
     ignore_eos: bool = False
     min_tokens: Annotated[
         int, Field(ge=0, le=2**20, description="no end of text and no stop string before")
@@ -196,11 +106,7 @@ class GenerationBody(_Body):
     cache_salt: Annotated[str, Field(max_length=1024)] = ""
     return_token_ids: bool = False
     n: Annotated[int, Field(ge=1, le=1024, description="choices; at most what the engine batches")] = 1
-    logit_bias: Annotated[
-        dict[Annotated[int, Field(ge=0)], Annotated[Finite, Field(ge=-100, le=100)]],
-        BeforeValidator(_read_bias),
-        Field(json_schema_extra={"propertyNames": {"pattern": "^[0-9]{1,18}$"}}),
-    ] = {}
+    logit_bias: Biases = {}
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[
@@ -257,24 +163,10 @@ class GenerationBody(_Body):
         )
 
 
-Count = Annotated[int, Field(ge=0, le=2**20, description="0 computes and stores the prompt alone")]
-
-
 class CompletionBody(GenerationBody):
     """POST /v1/completions. `prompt` becomes a tuple of texts and id tuples."""
 
-    prompt: Annotated[
-        tuple[str | Ids, ...],
-        PlainValidator(_read_prompts),
-        WithJsonSchema(
-            {
-                "anyOf": [
-                    *_PROMPT["anyOf"],
-                    {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": _PROMPT},
-                ]
-            }
-        ),
-    ]
+    prompt: Prompts
     max_tokens: Count = 16
     logprobs: Top | None = None
     echo: Annotated[
@@ -297,11 +189,7 @@ class CompletionBody(GenerationBody):
 
 class Message(_Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[
-        str,
-        PlainValidator(_read_content),
-        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]}),
-    ]
+    content: Content
 
 
 Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True)]

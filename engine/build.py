@@ -26,8 +26,9 @@ from engine.tokenizer import Tokenizer
 class Parts:
     """What an engine is made of; `engine.faults` names replacements.
 
-    `model` and `tokenizer` turn what was loaded into what runs, `reply` the type of a reply's bodies
-    (`engine.replies`) into the one that is built; only the server uses that.
+    `model` and `tokenizer` turn what was loaded into what runs. `reply` and `exchange`, which only the server
+    uses, turn the type of a reply's bodies (`engine.replies`), and of what carries events to a client
+    (`engine.exchange`), into the one that is built.
     """
 
     model: Callable[[Runner], Runner] = lambda runner: runner
@@ -37,6 +38,7 @@ class Parts:
     sampler: type[Sampler] = Sampler
     scheduler: type[Scheduler] = Scheduler
     reply: Callable[[type[Any]], type[Any]] = lambda kind: kind
+    exchange: Callable[[type[Any]], type[Any]] = lambda kind: kind
 
 
 @dataclass(frozen=True)

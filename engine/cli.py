@@ -151,7 +151,9 @@ def _add_serve(commands: Any) -> None:
     _add_network(serve.add_argument_group("network"))
     test = serve.add_argument_group("test material")
     test.add_argument(
-        "--fault", metavar="NAME", help="build in a fault; `python -m engine faults` lists them"
+        "--fault",
+        metavar="NAME",
+        help="build in a fault, or several: A+B; `python -m engine faults` lists them",
     )
     _add_count(test, "--hash-bytes", "bytes of a block's hash: fewer let hashes collide, 0 lets all")
     test.add_argument("--test-mode", action="store_true", help="add the routes under /v1/test")
@@ -270,9 +272,11 @@ def _serve_on(listener: socket.socket, config: EngineConfig, verbose: bool) -> i
     worker = worker_for(config, parts)
     _start(worker)
     try:
-        from engine.server import create_app, run
+        from engine.server import create_app
+        from engine.serving import run
 
-        run(create_app(worker, config, parts.reply), listener, worker, drain=config.drain, verbose=verbose)
+        app = create_app(worker, config, parts.reply, parts.exchange)
+        run(app, listener, worker, drain=config.drain, verbose=verbose)
     finally:
         worker.stop()
     return 0

@@ -7,7 +7,7 @@ know bodies, routes or what the events mean, beyond which of them are last.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -83,8 +83,13 @@ class Exchange:
 class Exchanges:
     """Those that go on, by every name of their request, so that another connection can end one."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Callable[[WorkerLike], Exchange] = Exchange) -> None:
+        self._kind = kind
         self._named: dict[str, Exchange] = {}
+
+    def open(self, worker: WorkerLike) -> Exchange:
+        """A new one, which nobody knows yet."""
+        return self._kind(worker)
 
     @contextmanager
     def holding(self, exchange: Exchange, names: Iterable[str]) -> Iterator[None]:

@@ -13,8 +13,9 @@ from contextlib import suppress
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from engine.api import ApiError, Json
+from engine.api import ApiError
 from engine.exchange import Exchange, Exchanges, while_connected
+from engine.fields import Json
 from engine.messages import (
     Done,
     Finished,
@@ -68,7 +69,7 @@ class Generation(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Only a server that goes down cancels a response, and then the connection goes with it.
         with suppress(asyncio.CancelledError):
-            exchange = Exchange(self._worker)
+            exchange = self._exchanges.open(self._worker)
             with self._exchanges.holding(exchange, self._names):
                 await while_connected(receive, self._run(exchange, scope, receive, send))
 

@@ -15,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 import engine
 from engine import api
-from engine.api import Json
+from engine.fields import Json
 
 _REFS = "#/components/schemas/{model}"
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import ClassVar
 
-from engine.api import Ids, Json, Wants
+from engine.api import Wants
+from engine.fields import Ids, Json
 from engine.messages import Finished, Prompted, TextCodec, Token
 
 

@@ -11,7 +11,8 @@ import json
 from starlette.responses import Response
 from starlette.types import Send
 
-from engine.api import ApiError, Json
+from engine.api import ApiError
+from engine.fields import Json
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

@@ -2,21 +2,19 @@
 
 Knows routes, statuses, streaming and disconnects. Does not know arrays, blocks or scheduling: everything goes
 through a worker that takes requests and sends events, and a client that stops reading never makes it wait.
+Nor does it know sockets, signals or how a server ends (engine.serving).
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -36,15 +34,14 @@ from engine.api import (
     FailBody,
     GenerationBody,
     HoldBody,
-    Ids,
-    Json,
     Message,
     OverwriteBody,
     TokenizeBody,
     parse,
 )
 from engine.config import EngineConfig
-from engine.exchange import Exchanges
+from engine.exchange import Exchange, Exchanges
+from engine.fields import Ids, Json
 from engine.generation import Generation
 from engine.messages import Adapter, Request, RequestError, SamplingParams, WorkerLike
 from engine.output import pieces
@@ -60,20 +57,23 @@ LONGEST_TOKEN = 128
 """Characters; a text of more than this for every token that fits is refused without being encoded."""
 BODY_SECONDS = 60.0
 CALL_SECONDS = 30.0
-GRACE_SECONDS = 2
-DRAIN_CHECK_SECONDS = 0.05
-KEEP_ALIVE_SECONDS = 120
 
 ReplyPart = Callable[[type[Reply]], type[Reply]]
+ExchangePart = Callable[[type[Exchange]], type[Exchange]]
 
 
-def create_app(worker: WorkerLike, config: EngineConfig, reply: ReplyPart = lambda kind: kind) -> FastAPI:
+def create_app(
+    worker: WorkerLike,
+    config: EngineConfig,
+    reply: ReplyPart = lambda kind: kind,
+    exchange: ExchangePart = lambda kind: kind,
+) -> FastAPI:
     """The application around a started worker. Test routes exist only where config.test_mode is set.
 
-    `reply` turns the type of a reply into the one that is built (`build.Parts`).
+    `reply` and `exchange` turn a type into the one that is built (`build.Parts`).
     """
     app = FastAPI(title=NAME, version=engine.__version__, openapi_url=None)
-    routes = Routes(worker, config, reply)
+    routes = Routes(worker, config, reply, Exchanges(exchange(Exchange)))
     for method, path, handler in routes.table(config.test_mode):
         app.add_api_route(path, handler, methods=[method], response_model=None)
     app.add_exception_handler(ApiError, _api_error)
@@ -134,13 +134,15 @@ def fingerprint(config: EngineConfig) -> str:
 class Routes:
     """One handler per route."""
 
-    def __init__(self, worker: WorkerLike, config: EngineConfig, reply: ReplyPart) -> None:
+    def __init__(
+        self, worker: WorkerLike, config: EngineConfig, reply: ReplyPart, exchanges: Exchanges
+    ) -> None:
         self._worker, self._reply = worker, reply
         self._pool_tokens = config.blocks * config.block_size
         self._fingerprint = fingerprint(config)
         self._document = openapi.document(NAME, [route[:2] for route in self.table(config.test_mode)])
         self._created = int(time.time())
-        self._exchanges = Exchanges()
+        self._exchanges = exchanges
         self._metrics = metrics.registry(worker.stats)
 
     def table(self, test_mode: bool) -> list[Route]:
@@ -353,70 +355,3 @@ class Routes:
         except RequestError as error:
             raise ApiError(400, str(error), param=error.param) from None
         return result if isinstance(result, dict) else {}
-
-
-class Drainable(Protocol):
-    """What a server that goes down asks of its worker."""
-
-    @property
-    def drained(self) -> bool: ...
-
-    def drain(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-class EngineServer(uvicorn.Server):
-    """Prints where it listens once it answers. A first signal drains: new requests get 503, what runs has
-    `drain` seconds to end. A second one, or the end of that time, stops the engine, so no request stays.
-    """
-
-    def __init__(self, config: uvicorn.Config, worker: Drainable, drain: float) -> None:
-        super().__init__(config)
-        self._worker, self._patience, self._hurried = worker, drain, False
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listener in sockets or []:
-            host, port = listener.getsockname()[:2]
-            print(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._hurried = self.should_exit
-        super().handle_exit(sig, frame)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._drain()
-        await asyncio.to_thread(self._worker.stop)
-        await super().shutdown(sockets)
-
-    async def _drain(self) -> None:
-        self._worker.drain()
-        until = time.monotonic() + self._patience
-        while time.monotonic() < until and not (self._hurried or self._worker.drained):
-            await asyncio.sleep(DRAIN_CHECK_SECONDS)
-
-
-def run(
-    app: FastAPI, listener: socket.socket, worker: Drainable, *, drain: float = 0, verbose: bool = False
-) -> None:
-    """Serve on a bound socket until a signal; then drain for up to `drain` seconds and fail what still runs.
-
-    A client that does not take its last bytes gets GRACE_SECONDS.
-    """
-    EngineServer(uvicorn_config(app, verbose), worker, drain).run(sockets=[listener])
-
-
-def uvicorn_config(app: FastAPI, verbose: bool = False) -> uvicorn.Config:
-    """Plain asyncio and h11. Idle connections stay open long, so that no client meets a closing one."""
-    return uvicorn.Config(
-        app,
-        loop="asyncio",
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_level="info" if verbose else "warning",
-        access_log=verbose,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-    )

@@ -15,6 +15,7 @@ import urllib3
 
 from conformance.access import check_certificates, headers_of
 from conformance.dialect import DialectError
+from conformance.permission import permitted
 from conformance.target import Target, TargetError, TargetOptions
 
 
@@ -35,8 +36,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--header",
         action="append",
         default=[],
-        metavar="HEADER=VARIABLE",
-        help="send this header with what the environment variable holds; may be given several times",
+        metavar="HEADER=VARIABLE,...",
+        help="send each header with what its variable holds; a list with commas, or several times",
+    )
+    parser.add_argument(
+        "--allow",
+        type=_permissions,
+        default=frozenset(),
+        metavar="LIST",
+        help="what the server, which others may use, must bear, as in a run: with reset its cache is emptied "
+        "once, and requests that a test build holds are let go, to see whether that works; churn and "
+        "disconnect change nothing here",
+    )
+    parser.add_argument(
+        "--margin",
+        type=_gap,
+        metavar="GAP",
+        help="logprob gap of a token's two best above which it counts as decided, as in a run",
     )
     parser.add_argument("--cacert", metavar="FILE", help="trust the certificates in FILE")
     parser.add_argument("--insecure", action="store_true", help="do not check the certificate")
@@ -46,19 +62,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(given: str) -> float:
+    return _positive(given, "seconds")
+
+
+def _gap(given: str) -> float:
+    return _positive(given, "a number")
+
+
+def _positive(given: str, what: str) -> float:
     try:
-        seconds = float(given)
+        number = float(given)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{given}: expected seconds above 0")
-    return seconds
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{given}: expected {what} above 0")
+    return number
+
+
+def _permissions(given: str) -> frozenset[str]:
+    try:
+        return permitted(given)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 @contextmanager
-def opened(args: argparse.Namespace, allow: frozenset[str] = frozenset()) -> Iterator[Target]:
+def opened(args: argparse.Namespace) -> Iterator[Target]:
     """The probed server. Refused when it cannot be had; the key is that of CONFORMANCE_API_KEY."""
-    options = _options(args, allow)
+    options = _options(args)
     if options.verify is False:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     try:
@@ -71,11 +102,12 @@ def opened(args: argparse.Namespace, allow: frozenset[str] = frozenset()) -> Ite
         target.close()
 
 
-def _options(args: argparse.Namespace, allow: frozenset[str]) -> TargetOptions:
+def _options(args: argparse.Namespace) -> TargetOptions:
     try:
         if args.cacert:
             check_certificates(args.cacert)
-        extra = headers_of(args.header, os.environ)
+        pairs = [pair.strip() for given in args.header for pair in given.split(",")]
+        extra = headers_of(pairs, os.environ)
     except ValueError as error:
         raise Refused(str(error), 2) from None
     return TargetOptions(
@@ -83,7 +115,8 @@ def _options(args: argparse.Namespace, allow: frozenset[str]) -> TargetOptions:
         url=args.url,
         timeout=args.request_timeout,
         model=args.model,
-        allow=allow,
+        allow=args.allow,
+        margin=args.margin,
         extra=extra,
         verify=False if args.insecure else args.cacert or True,
     )

@@ -22,16 +22,13 @@ def add_parser(commands: Commands) -> None:
     text = "measure a running server's granule, shortest prefix, reuse of replies, salt and reset"
     parser = commands.add_parser("calibrate", help=text, description=text)
     _server.add_arguments(parser)
-    parser.add_argument(
-        "--allow", choices=["reset"], help="reset: empty its cache once, to see whether that works"
-    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """0 when nothing speaks against the declaration; 1 when something does, or there is no such server."""
     try:
-        with _server.opened(args, frozenset({args.allow} if args.allow else ())) as target:
+        with _server.opened(args) as target:
             found, line = calibrate(target), facts_line(target.facts)
     except _server.Refused as refused:
         print(refused, file=sys.stderr)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance import kills
+from conformance.commands import _specs
+from conformance.load import load, spec_files
 
 if TYPE_CHECKING:
     from conformance.commands import Commands
@@ -38,7 +40,13 @@ def run(args: argparse.Namespace) -> int:
             print(f"{path}: cannot be read: {_why(error)}", file=sys.stderr)
             return 1
         runs, explored = [*runs, *more], [*explored, *hunted]
-    return _put(kills.cells(runs) if args.cells else kills.markdown(runs, explored), args.write)
+    return _put(kills.cells(runs) if args.cells else kills.markdown(runs, _shipped(), explored), args.write)
+
+
+def _shipped() -> dict[str, str]:
+    """The shipped specs, and why each stays."""
+    found = (load(path).spec for path in spec_files(_specs.SPECS))
+    return {spec.id: spec.stays for spec in found}
 
 
 def _why(error: OSError | ValueError) -> str:

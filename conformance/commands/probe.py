@@ -1,6 +1,7 @@
 """`probe URL`: the facts of a running server as a run would find them, and what it lacks and why.
 
-Knows facts and how to print them. Sends a few small requests under private salts, resets nothing.
+Knows facts and how to print them. Sends a few small requests under private salts, and resets nothing unless
+that is allowed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         with _server.opened(args) as target:
             facts = preflight.checked(target)
-            lines = [facts.model_dump_json(indent=2)] if args.json else lines_of(facts, target.dialect)
+            plain = [*lines_of(facts, target.dialect), *unasked(target.dialect, args.allow)]
+            lines = [facts.model_dump_json(indent=2)] if args.json else plain
     except _server.Refused as refused:
         print(refused, file=sys.stderr)
         return refused.status
@@ -53,6 +55,13 @@ def lines_of(facts: Facts, dialect: Dialect) -> list[str]:
         *(f"note: {note}" for note in dialect.notes),
         *(f"CONTRADICTION: {said}" for said in facts.contradictions),
     ]
+
+
+def unasked(dialect: Dialect, allowed: frozenset[str]) -> list[str]:
+    """A line on what was not tried, since others may use the server, though its dialect knows a way."""
+    ways = {"has_reset": dialect.reset, "can_reload": dialect.reload, "has_test": dialect.test}
+    names = [name for name, way in ways.items() if way is not None and "reset" not in allowed]
+    return [f"not tried: {', '.join(names)}; it takes --allow reset"] if names else []
 
 
 def lacking(facts: Facts) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance import known
+from conformance import known, named
 from conformance.commands import _specs
 from conformance.load import Loaded, load_all, spec_files
 from conformance.marks import SpecError, display
@@ -54,9 +54,10 @@ def _fine(files: Sequence[Path], broken: list[SpecError]) -> Iterator[Path]:
             yield found.path
         else:
             broken.append(found)
+    specs = [*spec_files(_specs.SPECS), *(path for path in files if path not in deviations)]
     for path in sorted(deviations):
         try:
-            known.load(path)
+            named.load(path, specs)
             yield path
         except SpecError as error:
             broken.append(error)

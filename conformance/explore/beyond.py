@@ -13,5 +13,6 @@ BEYOND = {
     "keep_rows_of_the_gone": _MEMORY,
     "keep_slabs_after_reset": _MEMORY,
     "no_cached_count_when_whole": "it shows in the body of an HTTP reply alone, and in process there is none",
+    "wait_for_readers": "it shows beside a client that stops reading its socket, and there is none",
 }
 """Fault -> why no workload shows it there."""

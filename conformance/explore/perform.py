@@ -158,6 +158,8 @@ class Performance:
                 break
             if step.kind == "turns" and not outcomes[-1].ok:
                 return outcomes, {"trouble": f"{outcomes[-1].id} failed: {outcomes[-1].error}"}
+            if step.kind == "turns" and not self._started:
+                self._rest(_TURNS)
         passed = {"tokens": sum(len(o.plan.prompt_ids or []) for o in outcomes)}
         return outcomes, passed if step.kind == "churn" else {}
 
@@ -194,11 +196,14 @@ class Performance:
 
     def _wait(self, step: PlannedStep) -> dict[str, Any]:
         turns = _TURNS if step.wait == "idle" else int((step.wait or 0.0) * _TURNS_A_SECOND)
+        self._rest(turns)
+        return {"idle": not self._engine.busy} if step.wait == "idle" else {}
+
+    def _rest(self, turns: int) -> None:
         for _ in range(turns):
             if not self._engine.busy:
                 break
             self._turn()
-        return {"idle": not self._engine.busy} if step.wait == "idle" else {}
 
     def _when(self, where: Reached) -> dict[str, Any]:
         told = {"request": where.request, "phase": where.phase}

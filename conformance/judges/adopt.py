@@ -111,6 +111,8 @@ def stored_for(law: Lawful) -> str:
 def unlawful(outcome: Outcome, law: Lawful) -> str:
     """Why a reported count is outside the law, in words."""
     cached = cached_of(outcome)
+    if cached >= law.n:
+        return f"{outcome.id} reports {cached} of {law.n} prompt tokens cached; the last is always computed"
     if cached > law.high:
         return (
             f"{outcome.id} reports {cached} cached tokens, but shares no more than {law.lcp.high} of its "

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from pydantic import Field
 
 from conformance.history import Facts, Outcome, Sample, Span, Workload
+from conformance.judges.strangers import strangers
 from conformance.law import Lawful, LawUnknownError, lawful, prompt_length
 from conformance.spec import Strict
 from conformance.verdict import Status, Verdict
@@ -108,12 +109,16 @@ class Case:
             raise Stop(Status.ERROR, self.workload.trouble or f"the arm {arm!r} was never started")
         return self.workload.facts[arm]
 
-    def requests(self, step: str, arm: str = "main") -> list[Outcome]:
-        """A step's requests, all of them finished well; stops with error or timeout otherwise."""
+    def requests(self, step: str, arm: str = "main", *, leavers: bool = False) -> list[Outcome]:
+        """A step's requests, all of them finished well; stops with error or timeout otherwise.
+
+        With `leavers` those whose client walked away, which need not finish, are among them.
+        """
         self.facts_of(arm)
         found = self.workload.of(step, arm)
         for outcome in found:
-            _check_finished(outcome)
+            if not leavers or outcome.left is None:
+                _check_finished(outcome)
         if not found or self._unfinished(step, arm):
             raise Stop(Status.ERROR, self.workload.trouble or _no_end(self.workload, step))
         _check_complete(self.workload, step, arm)
@@ -234,6 +239,15 @@ def _no_end(workload: Workload, step: str) -> str:
     return f"the history ends before {step!r} did" if workload.cut else f"no request of {step!r} is on record"
 
 
+def counting(case: Case, step: str) -> tuple[list[Outcome], list[str]]:
+    """A step's requests that owe a count, and a line on each whose client left before one could come."""
+    got = case.requests(step, leavers=True)
+    gone = [o.left is not None and o.cached is None for o in got]
+    need(not all(gone), f"every client of {step!r} left before a count could come")
+    lines = [f"{o.id}  left while {o.left}, not judged" for o, left in zip(got, gone, strict=True) if left]
+    return [o for o, left in zip(got, gone, strict=True) if not left], lines
+
+
 def cached_of(outcome: Outcome) -> int:
     """Reported cached tokens; absent is not 0 and stops as unobservable."""
     need(outcome.cached is not None, f"{outcome.id} reports no cached tokens")
@@ -307,13 +321,22 @@ JUDGES: dict[str, Judge] = {}
 
 
 def register(
-    name: str, requirement: str, args: type[A], solo_steps: Callable[[Any], frozenset[str]] = NO_STEPS
+    name: str,
+    requirement: str,
+    args: type[A],
+    solo_steps: Callable[[Any], frozenset[str]] = NO_STEPS,
+    *,
+    of_all: bool = False,
 ) -> Callable[[Callable[[A, Case], Finding]], Callable[[A, Case], Finding]]:
-    """Enter a function (args, case) -> Finding as the judge `name`."""
+    """Enter a function (args, case) -> Finding as the judge `name`.
+
+    `of_all`: it judges figures of the whole server, in which the work of another client shows as well.
+    """
 
     def enter(rule: Callable[[A, Case], Finding]) -> Callable[[A, Case], Finding]:
         def run(given: A, workload: Workload, asked: str) -> Verdict:
-            return ruling(rule, given, workload, asked)
+            verdict = ruling(rule, given, workload, asked)
+            return _beside_others(verdict, workload) if of_all else verdict
 
         JUDGES[name] = Judge(name, requirement, args, solo_steps, run, (rule.__doc__ or "").strip())
         return rule
@@ -333,6 +356,18 @@ def ruling(rule: Callable[[A, Case], Finding], args: A, workload: Workload, requ
             stop.status, requirement, "", stop.observed, reason=stop.reason, request=stop.request
         )
     return _under_claims(verdict, workload)
+
+
+def _beside_others(verdict: Verdict, workload: Workload) -> Verdict:
+    """What another client may have done is held against nobody, and shows nothing either."""
+    doubtful = verdict.status in (Status.FAIL, Status.VACUOUS)
+    if not doubtful or not (seen_by := strangers(workload)):
+        return verdict
+    reason = f"another client was served meanwhile: {seen_by}"
+    was = f"without that: {verdict.status}, {verdict.witness or verdict.reason}"
+    return replace(
+        verdict, status=Status.INCONCLUSIVE, reason=reason, witness="", notes=(*verdict.notes, was)
+    )
 
 
 def _of_finding(found: Finding, requirement: str) -> Verdict:

@@ -90,7 +90,7 @@ class Recovers(Strict):
     within: float = Field(3.0, gt=1)
 
 
-@register("recovers", "life/2", Recovers)
+@register("recovers", "life/2", Recovers, of_all=True)
 def recovers(args: Recovers, case: Case) -> Finding:
     """A burst that fills the pool takes as long after twenty disconnects as before them (life/2).
 
@@ -172,7 +172,8 @@ def survivors(args: Survivors, case: Case) -> Finding:
 def _guard_shared(
     args: Survivors, case: Case, got: Sequence[Outcome], left: Sequence[Outcome], lines: Sequence[str]
 ) -> None:
-    need(case.facts.sharing != "slots", "each slot holds a copy of its own, so siblings share no blocks")
+    alone = case.facts.sharing in ("slots", "one_shot")
+    need(not alone, "each slot, or taker, holds rows of its own, so siblings share no blocks")
     hit = all(cached_of(o) > 0 for o in got)
     guard(hit, f"not all of {args.of!r} adopted, so no blocks were shared", lines)
     shared = min(shared_prefix(case.workload, [a, b]) for a in got for b in left)
@@ -189,7 +190,7 @@ class Undelayed(Strict):
     within: float = Field(3.0, gt=1)
 
 
-@register("undelayed", "life/5", Undelayed)
+@register("undelayed", "life/5", Undelayed, of_all=True)
 def undelayed(args: Undelayed, case: Case) -> Finding:
     """Requests take at most 3 times as long beside a client that stops reading as without it (life/5)."""
     case.requests(args.alone)
@@ -237,7 +238,7 @@ def _again(args: Contained) -> frozenset[str]:
     return frozenset({args.of, args.again, *([args.beside] if args.beside else [])})
 
 
-@register("contained", "life/6", Contained, solo_steps=_again)
+@register("contained", "life/6", Contained, solo_steps=_again, of_all=True)
 def contained(args: Contained, case: Case) -> Finding:
     """A forward that fails ends its own requests alone, publishes nothing and leaks nothing (life/6).
 

@@ -29,6 +29,7 @@ from conformance.judges.out import (
     compare,
     content_of,
     effective_grade,
+    guard_varied,
     of_step,
     solo_of,
 )
@@ -56,6 +57,7 @@ def chosen_alike(args: ChosenAlike, case: Case) -> Finding:
     if wrong is not None:
         cold_equals_cold(case, got, grade)
     else:
+        guard_varied(case)
         _guard_effect(args, case, got)
     return Finding(
         expected=f"each of {len(got)} replies = its solo run, grade {grade}",

@@ -80,7 +80,7 @@ Use = tuple[Outcome, Lawful, float]
 """A use of the prefix, what it may report, and the pools that passed since the last use."""
 
 
-@register("stays", "evict/1", Stays)
+@register("stays", "evict/1", Stays, of_all=True)
 def stays(args: Stays, case: Case) -> Finding:
     """A prefix that is used again before half the pool has passed stays through three pools (evict/1).
 
@@ -131,7 +131,7 @@ class TailFirst(Strict):
     until: Name = mark_ref()
 
 
-@register("tail_first", "evict/2", TailFirst)
+@register("tail_first", "evict/2", TailFirst, of_all=True)
 def tail_first(args: TailFirst, case: Case) -> Finding:
     """After fewer evictions than a chain has blocks, its head is still adopted (evict/2).
 

@@ -20,6 +20,7 @@ from conformance.judges.base import (
     Stop,
     arm_ref,
     cached_of,
+    counting,
     guard,
     is_hit,
     mark_ref,
@@ -34,6 +35,7 @@ from conformance.judges.out import (
     compare,
     content_of,
     effective_grade,
+    guard_varied,
     of_step,
 )
 from conformance.law import Lawful
@@ -162,6 +164,7 @@ def _equal_line(outcome: Outcome, difference: Difference | None) -> str:
 
 
 def _guard_same(args: SameAs, case: Case, got: Sequence[Outcome], others: Sequence[Outcome]) -> None:
+    guard_varied(case)
     if args.hit:
         cold = next((o.id for o in got if cached_of(o) <= 0), None)
         guard(cold is None, f"{cold} adopted nothing")
@@ -204,14 +207,16 @@ def all_lawful(args: AllLawful, case: Case) -> Finding:
     """Every cached count is lawful, neither too much nor too little; with `zero` it is 0.
 
     `positive` names requests that must hit, so that a cache that is off does not pass for one that is empty.
+    A request whose client left before a count could come is noted, not judged.
     """
-    judged = [(o, case.lawful(o)) for o in case.requests(args.of)]
+    got, gone = counting(case, args.of)
+    judged = [(o, case.lawful(o)) for o in got]
     wrong = next(((o, law) for o, law in judged if not _is_due(args, o, law)), None)
     if wrong is None:
         _guard_lawful(args, case, judged)
     return Finding(
         expected="every request reports 0 cached tokens" if args.zero else "every cached count is lawful",
-        observed=[seen(o, law) for o, law in judged],
+        observed=[*(seen(o, law) for o, law in judged), *gone],
         witness=_wrong_count(args, *wrong) if wrong else "",
         request=wrong[0].id if wrong else None,
     )

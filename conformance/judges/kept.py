@@ -52,7 +52,7 @@ class KeptOnce(Strict):
     control: Name | None = step_ref(None)
 
 
-@register("kept_once", "store/4", KeptOnce)
+@register("kept_once", "store/4", KeptOnce, of_all=True)
 def kept_once(args: KeptOnce, case: Case) -> Finding:
     """Entries that branch from one prefix, stored one after another, keep it once (store/4).
 
@@ -179,7 +179,7 @@ class TwinsOnce(Strict):
     slack_blocks: int = Field(0, ge=0)
 
 
-@register("twins_once", "store/9", TwinsOnce)
+@register("twins_once", "store/9", TwinsOnce, of_all=True)
 def twins_once(args: TwinsOnce, case: Case) -> Finding:
     """Simultaneous identical cold prompts, computed more than once, end stored once (store/9)."""
     got, block = case.requests(args.of), case.block()
@@ -295,7 +295,7 @@ class IndexBounded(Strict):
     pools: float = Field(3, gt=0, description="so many pools of unique prompts must have passed")
 
 
-@register("index_bounded", "store/8", IndexBounded)
+@register("index_bounded", "store/8", IndexBounded, of_all=True)
 def index_bounded(args: IndexBounded, case: Case) -> Finding:
     """The index never holds more entries than there are blocks, however many prompts pass (store/8)."""
     got, block = case.requests(args.of), case.block()

@@ -129,7 +129,7 @@ def rise(case: Case, gauge: str, args: Between) -> float:
     return until[gauge] - since[gauge]
 
 
-@register("hits_counted", "count/3", Between)
+@register("hits_counted", "count/3", Between, of_all=True)
 def hits_counted(args: Between, case: Case) -> Finding:
     """The hit counter rises by what the requests in between report, preempted or not (count/3, count/6)."""
     got = between(args, case)
@@ -271,7 +271,7 @@ def _bytes_differ(values: Mapping[str, float], block_bytes: int) -> str:
 FATES = {"adopted_requests": "adopted", "missed_requests": "missed", "rejected_requests": "were rejected"}
 
 
-@register("accounted", "count/5", Between)
+@register("accounted", "count/5", Between, of_all=True)
 def accounted(args: Between, case: Case) -> Finding:
     """Each request between the marks is adopted, missed with a reason, or rejected: once (count/5)."""
     got = between(args, case)

@@ -41,7 +41,7 @@ class Released(Strict):
         return self
 
 
-@register("released", "life/1", Released)
+@register("released", "life/1", Released, of_all=True)
 def released(args: Released, case: Case) -> Finding:
     """After requests ended, referenced, running and waiting stand where they stood when idle (life/1).
 
@@ -126,7 +126,7 @@ class WorkStops(Strict):
     until: Name = mark_ref()
 
 
-@register("work_stops", "life/4", WorkStops)
+@register("work_stops", "life/4", WorkStops, of_all=True)
 def work_stops(args: WorkStops, case: Case) -> Finding:
     """After clients left, the counters of work stand still from `since` to `until`, short of all (life/4)."""
     before, since, until = (case.sample_at(mark).values for mark in (args.before, args.since, args.until))
@@ -143,6 +143,8 @@ def work_stops(args: WorkStops, case: Case) -> Finding:
     moved = next((name for name in shown if until[name] != since[name]), None)
     work = "generated_tokens" if any(o.first is not None for o in left) else "computed_tokens"
     whole = work in shown and until[work] - before[work] >= asked[work]
+    if whole and moved is None and work == "computed_tokens":
+        _guard_seen_early(case, left, before[work] + asked[work])
     if moved is None and not whole:
         need(work in shown, f"the target does not count {WORK[work]}, which these clients left behind", lines)
         _guard_long(left, case)
@@ -156,6 +158,18 @@ def work_stops(args: WorkStops, case: Case) -> Finding:
 
 def _replies(left: list[Outcome]) -> int:
     return sum(outcome.plan.max_tokens for outcome in left)
+
+
+def _guard_seen_early(case: Case, left: list[Outcome], end: float) -> None:
+    """A whole prefill was computed: after its client had gone, or before? On a busy machine a client may
+    leave later than it meant to; the first reading after that shows what was left to do."""
+    gone = max(outcome.ended for outcome in left)
+    counted = [(s.at, s.values.get("computed_tokens")) for s in case.workload.samples if s.arm == "main"]
+    done = min((at, value) for at, value in counted if value is not None and at >= gone)[1]
+    reason = (
+        f"of the prefill {end - done:g} tokens were left when its client was first seen gone, not two chunks"
+    )
+    guard(end - done >= 2 * (case.facts.chunk or 1), reason)
 
 
 def _guard_long(left: list[Outcome], case: Case) -> None:

@@ -62,6 +62,7 @@ def same_as_solo(args: SameAsSolo, case: Case) -> Finding:
     differences = [compare(case, grade, o, solo) for o, solo in zip(got, solos, strict=True)]
     found = _equality_finding(case, grade, got, differences)
     if not found.witness:
+        guard_varied(case)
         _guard_decided(case, grade, solos)
         _guard_outputs(args, case, got)
     return found
@@ -133,8 +134,26 @@ def apart_from_solo(case: Case, outcomes: Sequence[Outcome]) -> tuple[Outcome, s
     for outcome, solo in zip(outcomes, solos, strict=True):
         if difference := compare(case, grade, outcome, solo):
             return outcome, _parts(outcome, difference)
+    guard_varied(case)
     _guard_decided(case, grade, solos)
     return None
+
+
+def guard_varied(case: Case) -> None:
+    """Equal replies say something only where another prompt of the workload has another reply (out/1).
+
+    A reply that was cut short by its bound counts as the same as one that it begins.
+    """
+    ended = [o for o in case.workload.outcomes if o.ok and o.left is None]
+    prompts = {(tuple(p.prompt_ids or ()), p.prompt_text, str(p.messages)) for p in (o.plan for o in ended)}
+    by_ids = all(o.token_ids is not None for o in ended)
+    replies: list[Sequence[object]] = [(o.token_ids or ()) if by_ids else o.text for o in ended]
+    longest = max(replies, key=len, default="")
+    varied = any(reply != longest[: len(reply)] for reply in replies)
+    guard(
+        varied or len(prompts) < 2,
+        f"all replies to {len(prompts)} prompts are the same text, so equality shows nothing",
+    )
 
 
 def content_of(outcome: Outcome) -> Sequence[int | str]:

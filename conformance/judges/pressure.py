@@ -88,7 +88,7 @@ class NoGrowth(Strict):
     least: int = Field(35, ge=2, description="repeats that must have run between the marks")
 
 
-@register("no_growth", "evict/5", NoGrowth)
+@register("no_growth", "evict/5", NoGrowth, of_all=True)
 def no_growth(args: NoGrowth, case: Case) -> Finding:
     """Repeats of one prompt grow what is resident by less than a block each (evict/5)."""
     got = case.requests(args.of)

@@ -78,7 +78,7 @@ class Forgotten(Strict):
     after: Name = mark_ref()
 
 
-@register("forgotten", "reset/1", Forgotten)
+@register("forgotten", "reset/1", Forgotten, of_all=True)
 def forgotten(args: Forgotten, case: Case) -> Finding:
     """After a reset that says done nothing is cached, and only running requests hold blocks (reset/1).
 

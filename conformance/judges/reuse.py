@@ -13,7 +13,14 @@ from pydantic import Field
 
 from conformance.history import Outcome, Sample
 from conformance.judges.base import Case, Finding, cached_of, guard, mark_ref, need, register, seen, step_ref
-from conformance.judges.out import cold_equals_cold, compare, effective_grade, of_step, solo_of
+from conformance.judges.out import (
+    cold_equals_cold,
+    compare,
+    effective_grade,
+    guard_varied,
+    of_step,
+    solo_of,
+)
 from conformance.law import Lawful, shared_prefix
 from conformance.spec import Name, Strict
 
@@ -178,6 +185,7 @@ def _other_than_solo(case: Case, got: Sequence[Outcome]) -> tuple[str, str | Non
     for outcome, solo in zip(got, solos, strict=True):
         if difference := compare(case, grade, outcome, solo):
             return f"{outcome.id} parts from its solo run: {difference.text}", outcome.id
+    guard_varied(case)
     return "", None
 
 
@@ -231,7 +239,7 @@ class QueuedTruly(Strict):
     until: Name = mark_ref()
 
 
-@register("queued_truly", "adopt/9", QueuedTruly, solo_steps=of_step)
+@register("queued_truly", "adopt/9", QueuedTruly, solo_steps=of_step, of_all=True)
 def queued_truly(args: QueuedTruly, case: Case) -> Finding:
     """A request whose prefix was evicted while it was queued computes truly and reports truly (adopt/9).
 

@@ -40,7 +40,7 @@ class StoredOnce(Strict):
     control: Name | None = step_ref(None)
 
 
-@register("stored_once", "store/1", StoredOnce)
+@register("stored_once", "store/1", StoredOnce, of_all=True)
 def stored_once(args: StoredOnce, case: Case) -> Finding:
     """Live blocks rise by no more than what each request needs beyond what it adopted (store/1)."""
     got = case.requests(args.of)
@@ -229,7 +229,7 @@ class Returned(Strict):
     after: Name = mark_ref()
 
 
-@register("returned", "store/3", Returned)
+@register("returned", "store/3", Returned, of_all=True)
 def returned(args: Returned, case: Case) -> Finding:
     """N borrowers come and go: nothing stays referenced, only tails are added, P adopts again (store/3)."""
     borrowers, again = case.requests(args.of), case.requests(args.again)

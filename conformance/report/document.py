@@ -15,6 +15,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from conformance import early
 from conformance.archive import Archive
 from conformance.record import HistoryError
 from conformance.report import matrix
@@ -38,6 +39,8 @@ class Result:
     """Files that are no specs: `node` and `text`."""
     not_judged: Sequence[str] = ()
     green: bool = True
+    interrupted: Mapping[str, Any] | None = None
+    """Of a run that ended early: `why`, and how many of its `items` were `not_judged`."""
     made: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def entries(self) -> list[Entry]:
@@ -66,6 +69,7 @@ def as_json(result: Result) -> str:
         "made": result.made,
         "green": result.green,
         "not_judged": list(result.not_judged),
+        "interrupted": dict(result.interrupted) if result.interrupted else None,
         "targets": list(_targets(result)),
         "requirements": summary["requirements"],
         "items": list(result.items),
@@ -75,7 +79,7 @@ def as_json(result: Result) -> str:
 
 
 def _targets(result: Result) -> Iterator[dict[str, Any]]:
-    """Who was measured: label, the line about it, its facts as recorded, and where from."""
+    """Who was measured: label, the line about it, its facts as recorded, where from, how much was judged."""
     for column in result.columns():
         files = list(dict.fromkeys(item["history"] for item in result.items if item["on"] == column.label))
         facts = next((a.facts for a in _archives(map(Path, files)) if a.facts), None)
@@ -84,6 +88,7 @@ def _targets(result: Result) -> Iterator[dict[str, Any]]:
             "about": facts_line(facts) if facts else column.about,
             "facts": facts.model_dump(mode="json") if facts else None,
             "histories": files,
+            "shares": matrix.shares(column.entries),
         }
 
 
@@ -108,6 +113,7 @@ def as_html(result: Result) -> str:
     )
     return found.get_template("page.html.j2").render(
         result=result,
+        ended=early.line,
         targets=list(_targets(result)),
         summary=matrix.as_json(result.columns()),
         shares={column.label: matrix.share(column.entries) for column in result.columns()},

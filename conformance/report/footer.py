@@ -1,36 +1,32 @@
 """The lines that every failure ends with: a request to send again, and a judgement to repeat without a
 server.
 
-Knows shells and where request bodies are kept. Does not know why something failed. A key never appears: the
-line names the environment variable that holds it.
+Knows shells and where request bodies are kept. Does not know why something failed, nor what a body holds
+(`rendering.py`). A key never appears: the line names the environment variable that holds it (`access.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from conformance.history import Facts, PlannedRequest
+from conformance.history import Facts
 from conformance.launch import COMMAND, engine_line
 
 INLINE = 400
 """Longest body, in bytes, that is worth pasting; longer ones go to a file."""
 
-KEY_VARIABLE = "CONFORMANCE_API_KEY"
 
-
-def curl_line(url: str, body: bytes, folder: Path, with_key: bool = False) -> str:
+def curl_line(url: str, body: bytes, folder: Path, access: Sequence[str] = ()) -> str:
     """A curl command that sends `body` to the full `url`.
 
-    A long body is written to `folder`/<digest>.json, named after its content, and read from there by the
-    line.
+    `access` are options of curl as the shell reads them (`access.shown`). A long body is written to
+    `folder`/<digest>.json, named after its content, and read from there by the line.
     """
     words = ["curl", "-sS", "-N", url, "-H", "Content-Type: application/json"]
-    key = f' -H "Authorization: Bearer ${KEY_VARIABLE}"' if with_key else ""
-    return f"{shlex.join(words)}{key} -d {_data(body, folder)}"
+    return " ".join([shlex.join(words), *access, "-d", _data(body, folder)])
 
 
 def start_lines(facts: Facts, url: str) -> list[str]:
@@ -53,27 +49,6 @@ def write_body(body: bytes, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path.write_bytes(body)
     return path
-
-
-def completion_body(plan: PlannedRequest, facts: Facts) -> bytes:
-    """A request in the common OpenAI form, where the target's own rendering is not at hand."""
-    prompt = plan.prompt_ids if plan.prompt_ids is not None else plan.prompt_text
-    asked = {"messages": plan.messages} if plan.messages else {"prompt": prompt}
-    model = f"{facts.model}:{plan.adapter}" if plan.adapter else facts.model
-    body: dict[str, Any] = {"model": model, **asked, "max_tokens": plan.max_tokens}
-    body |= {"temperature": 0, "stream": plan.stream, **plan.sampling}
-    body |= {"stream_options": {"include_usage": True}} if plan.stream else {}
-    body |= {"cache_salt": plan.salt} if facts.has_salt else {}
-    return json.dumps(body).encode()
-
-
-def route_of(plan: PlannedRequest) -> str:
-    return "/v1/chat/completions" if plan.messages else "/v1/completions"
-
-
-def body_of(request: bytes) -> bytes:
-    """The body of a rendered HTTP request; empty when it has none."""
-    return request.partition(b"\r\n\r\n")[2]
 
 
 def replay_line(node_id: str, history: Path) -> str:

@@ -1,4 +1,4 @@
-"""Requirements by targets: one table for several runs, as text, Markdown and JSON.
+"""Requirements by targets: one table for several runs, as text, Markdown and JSON, and how much was judged.
 
 Knows entries and the law's order. Does not know where the verdicts came from. A cell holds a verdict's word,
 so that what was not judged stays as visible as what failed, and none of it looks like a pass.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
@@ -35,6 +35,40 @@ class Column:
     entries: Sequence[Entry]
     files: Sequence[str] = ()
     notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much of one level of the law was judged on one target, in requirements."""
+
+    claimed: int
+    """Those that a spec is about, less those that the target's dialect does not claim."""
+    judged: int
+    """Of these, the ones that pass or fail: every other verdict says why nothing was found out."""
+    passed: int
+
+    @property
+    def percent(self) -> int | None:
+        """Judged of claimed, rounded down, so that 100 means all of them; None where nothing is claimed."""
+        return 100 * self.judged // self.claimed if self.claimed else None
+
+    def __str__(self) -> str:
+        return f"{self.judged} of {self.claimed}" + (f" ({self.percent} %)" if self.claimed else "")
+
+
+LEVELS = (Level.MUST, Level.SHOULD)
+"""What a server may claim; the rest is about the bundled engine alone."""
+
+
+def share_of(entries: Sequence[Entry], level: Level) -> Share:
+    """How much of a level was judged on the one target of these entries."""
+    counts = _counts(entries, level)
+    judged = counts[Status.PASS] + counts[Status.FAIL]
+    return Share(counts.total() - counts[Status.NOT_CLAIMED], judged, counts[Status.PASS])
+
+
+def _counts(entries: Sequence[Entry], level: Level) -> Counter[Status]:
+    return Counter(status for id_, status in by_requirement(entries).items() if get(id_).level is level)
 
 
 def columns_of(entries: Sequence[Entry], about: Mapping[str, str]) -> list[Column]:
@@ -64,17 +98,17 @@ def text(columns: Sequence[Column], width: int) -> str:
 
 
 def share(entries: Sequence[Entry]) -> str:
-    """How many of the MUSTs that a target claims were judged, and how many of those pass."""
-    counts = Counter(status for id_, status in by_requirement(entries).items() if _is_must(id_))
-    claimed = counts.total() - counts[Status.NOT_CLAIMED]
-    judged = counts[Status.PASS] + counts[Status.FAIL]
-    rest = [f"{counts[s]} {s}" for s in Status if counts[s] and s not in (Status.PASS, Status.FAIL)]
-    parts = [f"{judged} of {claimed} claimed MUSTs judged", f"{counts[Status.PASS]} pass"]
-    return ", ".join([*parts, *([f"{counts[Status.FAIL]} fail"] if counts[Status.FAIL] else []), *rest])
+    """How many of the MUSTs and SHOULDs that a target claims were judged, and what became of each."""
+    told = [_told(entries, level) for level in LEVELS if _counts(entries, level)]
+    return "; ".join(told) or "no MUST and no SHOULD was looked at"
 
 
-def _is_must(id_: str) -> bool:
-    return get(id_).level is Level.MUST
+def _told(entries: Sequence[Entry], level: Level) -> str:
+    found, counts = share_of(entries, level), _counts(entries, level)
+    rest = [f"{counts[s]} {s}" for s in Status if counts[s] and s is not Status.PASS]
+    judged = f"{found.judged} of {found.claimed} claimed {level}s judged"
+    percent = [f"{found.percent} %"] if found.claimed else []
+    return ", ".join([judged, *percent, f"{found.passed} pass", *rest])
 
 
 def markdown(columns: Sequence[Column]) -> str:
@@ -82,7 +116,21 @@ def markdown(columns: Sequence[Column]) -> str:
     head = ["requirement", "level", *(column.label for column in columns)]
     rows = [[id_, get(id_).level, *words] for id_, words in _cells(columns)]
     table = [_row(head), _row(["---"] * len(head)), *map(_row, rows)]
-    return "\n".join([*table, *(line for column in columns for line in _section(column))]) + "\n"
+    parts = [*table, "", *_shares(columns), *(line for column in columns for line in _section(column))]
+    return "\n".join(parts) + "\n"
+
+
+def _shares(columns: Sequence[Column]) -> list[str]:
+    """How much was judged, two rows a level."""
+    head = ["", *(column.label for column in columns)]
+    rows = [row for level in LEVELS for row in _share_rows(columns, level)]
+    return [_row(head), _row(["---"] * len(head)), *map(_row, rows)]
+
+
+def _share_rows(columns: Sequence[Column], level: Level) -> list[list[str]]:
+    found = [share_of(column.entries, level) for column in columns]
+    passed = [str(one.passed) for one in found]
+    return [[f"claimed {level}s judged", *map(str, found)], ["of these pass", *passed]]
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -113,15 +161,28 @@ def _reasons(column: Column) -> list[list[str]]:
 
 
 def as_json(columns: Sequence[Column]) -> dict[str, Any]:
-    """The document: targets, and per requirement the verdict of each with counts and reason."""
-    targets = [
-        {"label": c.label, "about": c.about, "files": list(c.files), "notes": list(c.notes)} for c in columns
-    ]
+    """The document: targets and how much was judged, per requirement the verdict of each and why."""
     return {
         "format": FORMAT,
-        "targets": targets,
+        "targets": [_target(column) for column in columns],
         "requirements": [_requirement(id_, columns) for id_, _ in _cells(columns)],
     }
+
+
+def _target(column: Column) -> dict[str, Any]:
+    told = {"label": column.label, "about": column.about}
+    return {
+        **told,
+        "files": list(column.files),
+        "notes": list(column.notes),
+        "shares": shares(column.entries),
+    }
+
+
+def shares(entries: Sequence[Entry]) -> dict[str, dict[str, int | None]]:
+    """By level: claimed, judged, passed and percent, as numbers."""
+    found = {str(level): share_of(entries, level) for level in LEVELS}
+    return {level: {**asdict(one), "percent": one.percent} for level, one in found.items()}
 
 
 def _requirement(id_: str, columns: Sequence[Column]) -> dict[str, Any]:

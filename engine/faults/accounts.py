@@ -9,8 +9,8 @@ from collections.abc import Sequence as Rows
 from dataclasses import replace
 from typing import Any
 
-from engine.api import Json
 from engine.faults.registry import fault
+from engine.fields import Json
 from engine.index import Entry
 from engine.replies import Choice, Usage
 from engine.scheduler import Live, Scheduler

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import reduce
 from typing import Any
 
 from engine.build import Parts
@@ -34,12 +35,32 @@ FAULTS: dict[str, Fault] = {}
 
 
 def parts_for(name: str | None) -> Parts:
-    """The parts of an engine with this fault. Raises KeyError with the known names."""
-    if name is None:
-        return Parts()
-    if name not in FAULTS:
-        raise KeyError(f"unknown fault {name!r}; known: {', '.join(sorted(FAULTS))}")
-    return FAULTS[name].parts
+    """The parts of an engine with this fault, or with several as in `one+other`.
+
+    Raises KeyError with the known names.
+    """
+    names = name.split("+") if name is not None else []
+    if unknown := [repr(one) for one in names if one not in FAULTS]:
+        raise KeyError(f"unknown fault {', '.join(unknown)}; known: {', '.join(sorted(FAULTS))}")
+    return reduce(_both, (FAULTS[one].parts for one in names), Parts())
+
+
+def _both(first: Parts, second: Parts) -> Parts:
+    """Parts with the changes of two; where both change one seam, the second one's stand in front."""
+    seams = [seam.name for seam in fields(Parts)]
+    return Parts(**{seam: _joined(*(getattr(p, seam) for p in (Parts(), first, second))) for seam in seams})
+
+
+def _joined(plain: Any, first: Any, second: Any) -> Any:
+    if first is plain:
+        return second
+    if second is plain or second is first:
+        return first
+    if not isinstance(plain, type):
+        return lambda loaded: second(first(loaded))
+    # A fault that refines another is a part of it already.
+    ahead = (first, second) if issubclass(first, second) else (second, first)
+    return type(f"{first.__name__}And{second.__name__}", ahead, {})
 
 
 def fault(
@@ -61,13 +82,16 @@ def fault(
 def _override(seam: str, kind: type[Any]) -> Any:
     if seam in _LOADED:
         return lambda loaded: _mutated(loaded, kind)
-    return (lambda reply: _before(kind, reply)) if seam == "reply" else kind
+    return (lambda served: _before(kind, served)) if seam in _SERVED else kind
 
 
 def _before(mixin: type[Any], kind: type[Any]) -> type[Any]:
     """A type with a mixin's methods in front of its own."""
     return type(mixin.__name__, (mixin, kind), {})
 
+
+_SERVED = ("reply", "exchange")
+"""Seams of the server: a type of which it builds one for each request."""
 
 _LOADED = ("model", "tokenizer")
 """Seams of what is loaded: not a type to replace, but an object to change."""

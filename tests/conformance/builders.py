@@ -98,6 +98,11 @@ def reply(plan: PlannedRequest, sent: float, ended: float, **changes: Any) -> Ou
     return Outcome.model_validate(told | changes)
 
 
+def answer_to(prompt: Sequence[int]) -> list[int]:
+    """Eight ids of a reply that tell prompts apart, whatever step sends them."""
+    return [sum(prompt) + i for i in range(8)]
+
+
 def solo(plan: PlannedRequest, **changes: Any) -> Outcome:
     """The reply that `reply` gives, as a run alone."""
     return reply(plan, 100, 101, arm="solo", **changes)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from conformance.backing import Solos
 from conformance.history import Facts, Outcome, PlannedRequest, Span
 from conformance.plan import Plan
 from conformance.record import Recorder
-from conformance.session import Solos
 from conformance.spec import Serve
 
 FACTS = Facts(dialect="engine", name="fake", how="engine", model="tiny", block=8, granule=8, has_salt=True)
@@ -70,6 +70,7 @@ class Back:
     def __init__(self, facts: Facts = FACTS) -> None:
         self.facts = facts
         self.events: list[str] = []
+        self.measured: list[bool] = []
         self.serve_error: Exception | None = None
         self.open_error: Exception | None = None
         self.trouble_after: str | None = None
@@ -105,6 +106,7 @@ class Driver:
 
     def run(self, plan: Plan) -> None:
         self.back.events.append(f"run {self.arm}")
+        self.back.measured.append(plan.memory)
         for step in plan.steps:
             for request in step.requests:
                 self.recorder.outcome(outcome(request, self.arm, **self.back.outcomes(request)))

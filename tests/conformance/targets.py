@@ -75,8 +75,8 @@ LONG = list(range(40))
 """A prompt of ten of the fake server's granules."""
 
 
-def plan(*steps: PlannedStep, solo: str = "") -> Plan:
-    return Plan("adopt/x", "", "digest", Serve(), {}, steps, frozenset(solo.split()))
+def plan(*steps: PlannedStep, solo: str = "", memory: bool = False) -> Plan:
+    return Plan("adopt/x", "", "digest", Serve(), {}, steps, frozenset(solo.split()), memory)
 
 
 def send(name: str = "seed", prompt: list[int] | str | None = None, **more: Any) -> PlannedStep:
@@ -115,11 +115,15 @@ def recording(tmp_path: Path) -> Iterator[Recorder]:
 
 
 def driven(
-    tmp_path: Path, target: Target, *steps: PlannedStep, progress: Callable[[str], None] = print
+    tmp_path: Path,
+    target: Target,
+    *steps: PlannedStep,
+    progress: Callable[[str], None] = print,
+    memory: bool = False,
 ) -> Workload:
     """Steps run on a target; checks on the way that the file says what the live view says."""
     with recording(tmp_path) as recorder:
-        Driver(target, recorder, progress).run(plan(*steps))
+        Driver(target, recorder, progress).run(plan(*steps, memory=memory))
         live = recorder.workload
         recorder.end()
     assert read(tmp_path / "h.jsonl").workloads["adopt/x", ""] == live

@@ -1,12 +1,13 @@
-"""Which files are cases, whatever their names and first bytes are; and claims to kill what is no fault."""
+"""Which files are cases, wherever they lie, and under which ids; claims to kill what is no fault."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
-from conformance import backend, faults
+from conformance import backend, collect, faults, plugin
 from conformance.faults import KnownFault
 from tests.conformance.fakeback import CASE, Back
 from tests.conformance.test_collect import PLAIN, ids, module_ids, write
@@ -75,3 +76,64 @@ def test_an_ordinary_run_does_not_ask_the_engine_for_its_faults(
     monkeypatch.setattr(faults, "known", asked)
     path: Path = write(pytester, KILLS)
     assert ids(pytester, str(path)) == ["specs/area/case.yaml::counted"]
+
+
+OUTSIDE = ("--rootdir=.", "--noconftest", "--specs=../my own")
+
+
+@pytest.fixture
+def outside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, back: Back) -> pytest.RunResult:
+    """A run of shipped specs in a root folder and of own ones elsewhere, of which two have one name."""
+    back.outcomes = lambda request: {"cached": 99}
+    for name in ("root/specs/case.yaml", "my own/a/case.yaml", "my own/b/case.yaml"):
+        path = pytester.path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(CASE.replace("area/case", f"area/{path.parent.name}"))
+    monkeypatch.setattr(collect, "SPECS", pytester.path / "root" / "specs")
+    monkeypatch.chdir(pytester.path / "root")
+    module = str(Path(plugin.__file__).parent / "test_specs.py")
+    options = (
+        f"--rootdir={pytester.path / 'root'}",
+        "--noconftest",
+        "--specs=../my own",
+        "--history=h.jsonl",
+    )
+    return pytester.runpytest_inprocess(*PLAIN, module, *options)
+
+
+def test_files_of_one_name_outside_of_the_root_are_all_run(outside: pytest.RunResult) -> None:
+    outside.assert_outcomes(failed=3)
+
+
+def again(pytester: pytest.Pytester, words: list[str]) -> None:
+    result = pytester.runpytest_inprocess(*PLAIN, *words)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*judge again without a server: --replay=*h.jsonl"])
+
+
+def test_every_line_that_judges_again_can_be_pasted(
+    pytester: pytest.Pytester, outside: pytest.RunResult
+) -> None:
+    lines = [line for line in outside.outlines if line.startswith("pytest ")]
+    assert len(lines) == 3
+    for line in lines:
+        again(pytester, shlex.split(line)[1:])
+
+
+def test_every_id_in_the_summary_can_be_pasted(pytester: pytest.Pytester, outside: pytest.RunResult) -> None:
+    ids = [line[7:].partition(" - ")[0] for line in outside.outlines if line.startswith("FAILED ")]
+    assert ids == [
+        "specs/case.yaml::counted",
+        "../my own/a/case.yaml::counted",
+        "../my own/b/case.yaml::counted",
+    ]
+    for id_ in ids:
+        again(pytester, [id_, "--replay=h.jsonl"])
+
+
+def test_a_file_that_is_asked_for_twice_is_run_once(
+    pytester: pytest.Pytester, outside: pytest.RunResult
+) -> None:
+    module = str(Path(plugin.__file__).parent / "test_specs.py")
+    result = pytester.runpytest_inprocess(*PLAIN, module, "../my own/a", *OUTSIDE, "--replay=h.jsonl")
+    result.assert_outcomes(failed=3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +91,13 @@ def test_a_workload_that_never_ran_has_no_target(spec: Spec) -> None:
 
 def test_a_failure_before_any_request_has_only_the_replay_line(spec: Spec) -> None:
     text = failure_text(
-        spec, Verdict(Status.ERROR, "count/1"), None, "case.yaml::counted", Path("h.jsonl"), "http://x"
+        spec, Verdict(Status.ERROR, "count/1"), None, "case.yaml::counted", Path("h.jsonl"), Options()
     )
     assert text.splitlines()[-1] == "pytest case.yaml::counted --replay=h.jsonl"
     assert "curl" not in text
 
 
-def footer(spec: Spec, **facts: Any) -> list[str]:
+def footer(spec: Spec, options: Options | None = None, **facts: Any) -> list[str]:
     """The lines to paste under a failure of the first request."""
     request = PlannedRequest(
         id="eight[0]",
@@ -113,7 +115,7 @@ def footer(spec: Spec, **facts: Any) -> list[str]:
     seen = workload(**facts)
     seen.outcomes.append(outcome_of(request, "main", cached=9))
     verdict = Verdict(Status.FAIL, "count/1", request="eight[0]")
-    text = failure_text(spec, verdict, seen, "case.yaml::counted", Path("h.jsonl"), "http://127.0.0.1:8000")
+    text = failure_text(spec, verdict, seen, "case.yaml::counted", Path("h.jsonl"), options or Options())
     return text.rpartition("\n\n")[2].splitlines()
 
 
@@ -136,3 +138,14 @@ def test_a_server_of_the_user_s_is_theirs_to_start(spec: Spec) -> None:
 
 def test_an_endpoint_runs_already(spec: Spec) -> None:
     assert footer(spec, how="endpoint")[0].startswith("curl ")
+
+
+def test_the_curl_line_is_the_request_as_it_was_sent(spec: Spec) -> None:
+    options = Options(url="http://127.0.0.1:9/v1/", access=('-H "X-Team: $T"',))
+    words = shlex.split(
+        footer(spec, options, dialect="vllm", how="endpoint", asked_model="m", has_salt=True)[0]
+    )
+    assert words[3:7] == ["http://127.0.0.1:9/v1/completions", "-H", "Content-Type: application/json", "-H"]
+    assert words[7] == "X-Team: $T"
+    body = json.loads(words[-1])
+    assert (body["cache_salt"], body["model"], body["return_token_ids"]) == ("s", "m", True)

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from conformance.dialect import (
+    Claim,
     Dialect,
     DialectError,
     Reading,
@@ -28,6 +30,7 @@ from conformance.launch import engine_command
 from engine.cli import build_parser, config_of
 from engine.config import EngineConfig
 from engine.worker import Worker
+from tests.conformance.builders import facts
 from tests.engine.rig import Rig
 
 FACTS = Facts(dialect="d", name="d", how="serve", block=16, bytes_per_block=1024, pool_blocks=99)
@@ -45,7 +48,7 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0
 def test_the_specific_families_are_tried_before_the_general_ones() -> None:
     names = [known.dialect for known in dialects()]
     hosted = ["openai", "deepseek", "anthropic"]
-    specific = ["mlxcel", "omlx", "vllm-mlx", "lmdeploy", "tensorrt-llm", "sglang", "vllm"]
+    specific = ["mlxcel", "omlx", "rapid-mlx", "vllm-mlx", "lmdeploy", "tensorrt-llm", "sglang", "vllm"]
     general = ["llama-server", "ollama", "mlx-lm", "transformers", "generic"]
     assert names == [*hosted, "engine", *specific, *general]
 
@@ -63,7 +66,25 @@ def test_every_family_can_be_launched_as_it_is(known: Dialect) -> None:
 
 @pytest.mark.parametrize("known", dialects(), ids=lambda known: known.dialect)
 def test_every_claim_not_made_says_where_that_is_known_from(known: Dialect) -> None:
-    assert all(claim.reason and claim.link.startswith("https://") for claim in known.claims.values())
+    ours = "docs/requirements.md" if known.dialect == "engine" else "https://"
+    assert all(claim.reason and claim.link.startswith((ours, "https://")) for claim in known.claims.values())
+
+
+def test_a_claim_about_certain_facts_is_none_about_others() -> None:
+    engine = next(known for known in dialects() if known.dialect == "engine")
+    assert engine.not_claimed(facts(sharing="all")) == {}
+    excused = engine.not_claimed(facts(sharing="one_shot"))
+    assert sorted(excused) == ["adopt/1", "adopt/2", "adopt/3", "store/2", "store/3"]
+    assert "until it is given back" in excused["adopt/1"].reason
+
+
+def test_a_claim_about_no_fact_is_refused() -> None:
+    with pytest.raises(ValidationError, match="no such fact: shareing"):
+        Claim(reason="by design", when={"shareing": "one_shot"})
+
+
+def test_a_claim_without_facts_is_about_every_server() -> None:
+    assert Claim(reason="by design").is_about(facts(sharing="all"))
 
 
 def test_the_engine_s_profiles_are_options_that_it_has() -> None:

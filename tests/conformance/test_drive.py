@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,29 @@ def test_a_turn_carries_the_reply_of_the_last_one(tmp_path: Path) -> None:
     assert first.plan.prompt_ids == [*LONG, 7]
     assert second.plan.prompt_ids == [*LONG, 7, *(first.token_ids or []), 8, 9]
     assert second.cached == 40
+
+
+@pytest.mark.parametrize(("settle", "cached"), [(0.4, 40), (0.0, 0)])
+def test_a_turn_waits_until_the_last_one_can_be_found(tmp_path: Path, settle: float, cached: int) -> None:
+    known = dialect().model_copy(update={"facts": dialect().facts | {"settle": settle}})
+    with fake_target(Behaviour(late=0.3), known) as (target, _):
+        first, second = driven(tmp_path, target, talk(LONG, [7], [8, 9])).of("talk")
+    assert second.cached == cached
+    assert second.sent - first.ended >= settle
+
+
+def test_turns_beside_a_started_step_wait_for_the_settle_time_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    started = replace(send("beside"), kind="start")
+    known = dialect().model_copy(update={"facts": dialect().facts | {"settle": 0.4375}})
+    with fake_target(known=known) as (target, _):
+        monkeypatch.setattr("conformance.drive.time.sleep", slept.append)
+        monkeypatch.setattr(target, "idle", lambda timeout: pytest.fail("it is never idle"))
+        seen = driven(tmp_path, target, started, talk(LONG, [7], [8], [9]))
+    assert slept.count(0.4375) == 2
+    assert len(seen.of("talk")) == 3
 
 
 def test_turns_in_words_carry_the_text(tmp_path: Path) -> None:
@@ -151,10 +175,13 @@ def test_a_target_without_counters_is_not_asked_for_any(tmp_path: Path) -> None:
     assert seen.of("seed")[0].ok
 
 
-def test_memory_is_read_where_the_processes_are_known(tmp_path: Path) -> None:
+def test_memory_is_read_where_a_judge_asks_and_the_processes_are_known(tmp_path: Path) -> None:
     child = Child([sys.executable, "-c", "import time; time.sleep(60)"])
     with fake_target(Behaviour(), child=child) as (target, _):
-        seen = driven(tmp_path, target, send(), PlannedStep("mark", "before"))
+        unasked = driven(tmp_path, target, send(), PlannedStep("mark", "before"))
+        (tmp_path / "h.jsonl").unlink()
+        seen = driven(tmp_path, target, send(), PlannedStep("mark", "before"), memory=True)
+    assert unasked.memory == []
     # Without a name: what was held before anything was asked.
     assert [memory.step for memory in seen.memory][:2] == ["", ""]
     assert {memory.step for memory in seen.memory[2:]} == {"seed", "before"}
@@ -164,7 +191,7 @@ def test_memory_is_read_where_the_processes_are_known(tmp_path: Path) -> None:
 def test_memory_is_read_while_things_settle(tmp_path: Path) -> None:
     child = Child([sys.executable, "-c", "import time; time.sleep(60)"])
     with fake_target(Behaviour(), child=child) as (target, _):
-        seen = driven(tmp_path, target, PlannedStep("wait", "wait[1]", wait=0.3))
+        seen = driven(tmp_path, target, PlannedStep("wait", "wait[1]", wait=0.3), memory=True)
     span = seen.span("wait[1]")
     assert span is not None
     assert len([m for m in seen.memory if span.start <= m.at <= span.end]) >= 3
@@ -184,3 +211,26 @@ def test_a_workload_starts_on_an_empty_cache_where_that_may_be_asked_for(tmp_pat
         assert [driven(tmp_path, target, send()).outcomes[0].cached for _ in range(2)] == [0, 0]
     with fake_target(how="endpoint") as (target, _):
         assert [driven(tmp_path, target, send()).outcomes[0].cached for _ in range(2)] == [0, 36]
+
+
+@pytest.mark.parametrize(("how", "told"), [("endpoint", 0.0), ("engine", 2.0)])
+def test_a_mark_on_an_endpoint_waits_until_other_clients_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, told: float
+) -> None:
+    readings = [{"running": 2.0}, {"running": 1.0}, {"running": 0.0}]
+    with fake_target() as (target, _):
+        target.facts = target.facts.model_copy(update={"how": how})
+        monkeypatch.setattr(target, "sample", lambda: readings.pop(0))
+        seen = driven(tmp_path, target, PlannedStep("mark", "before"))
+    assert [sample.values["running"] for sample in seen.samples] == [told]
+
+
+def test_a_mark_takes_an_endpoint_that_never_rests_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_target() as (target, _):
+        target.facts = target.facts.model_copy(update={"how": "endpoint"})
+        monkeypatch.setattr("conformance.watch.EVERY", 0.0)
+        monkeypatch.setattr(target, "sample", lambda: {"running": 1.0})
+        seen = driven(tmp_path, target, PlannedStep("mark", "before"))
+    assert [sample.values for sample in seen.samples] == [{"running": 1.0}]

@@ -112,7 +112,7 @@ def test_a_burst_tries_one_connection_to_a_server_that_is_gone(
 ) -> None:
     tries: list[float] = []
 
-    def refused(address: Address, timeout: float) -> Any:
+    def refused(address: Address, timeout: float, narrow: bool) -> Any:
         tries.append(timeout)
         raise ConnectionRefusedError
 
@@ -140,7 +140,7 @@ def test_a_server_killed_in_a_burst_leaves_a_usable_history(
     fleet = open_target(TargetOptions(how="serve", command=command, timeout=20.0))
     try:
         target = fleet.main()
-        killer = threading.Timer(1.0, os.kill, (target.process_ids()[0], signal.SIGKILL))
+        killer = threading.Timer(1.0, os.kill, (target.pid, signal.SIGKILL))
         killer.start()
         seen = driven(tmp_path, target, burst(max_tokens=200), send("never"))
         killer.join()

@@ -16,8 +16,20 @@ from conformance.history import Workload
 from conformance.plan import PlannedStep, Unobservable
 from conformance.prompts import ReplyOf
 from conformance.spec import Churn, Fail, Hold, Join, Leave, Overwrite, Reached, Reload, Reset, When
-from tests.conformance.fakeserver import Behaviour, planned
-from tests.conformance.targets import FAKE, LONG, burst, dialect, driven, fake_target, plan, recording, send
+from conformance.target import Target
+from tests.conformance.fakeserver import Behaviour, FakeServer, fake_server, planned
+from tests.conformance.targets import (
+    FAKE,
+    LONG,
+    burst,
+    dialect,
+    driven,
+    fake_target,
+    options,
+    plan,
+    recording,
+    send,
+)
 
 ROUTES = frozenset({"/hold", "/fail", "/overwrite", "/adapter", "/abort"})
 HOOKS: dict[str, Any] = {
@@ -146,6 +158,29 @@ def test_an_interrupt_leaves_no_reading_behind(tmp_path: Path, monkeypatch: pyte
             Driver(target, recorder).run(plan(*steps))
         assert [thread.name for thread in threading.enumerate() if "_loop" in thread.name] == []
         assert recorder.workload.samples
+
+
+def numbers(server: FakeServer) -> list[int]:
+    return [body["seed"] for route, body in server.state.actions if route == "/adapter"]
+
+
+def test_each_run_gives_an_endpoint_weights_of_its_own() -> None:
+    with fake_server(Behaviour(actions=ROUTES)) as server:
+        for _ in range(2):
+            how = options(how="endpoint", allow=frozenset({"reset"}))
+            target = Target(server.url, how, dialect=hooked())
+            target.reload("a")
+            target.reload("a")
+            target.close()
+        first, second, third, fourth = numbers(server)
+    assert (second, fourth) == (first + 1, third + 1)
+    assert not {first, second} & {third, fourth}
+
+
+def test_a_server_of_the_run_has_the_same_weights_in_every_run() -> None:
+    with fake_target(Behaviour(actions=ROUTES), hooked()) as (target, server):
+        target.reload("a")
+    assert numbers(server) == [1]
 
 
 def test_actions_say_what_the_case_says_in_the_servers_words(tmp_path: Path) -> None:
@@ -291,7 +326,10 @@ def test_adapters_are_those_that_the_server_lists() -> None:
     pages: dict[str, Any] = {"/v1/models": {"data": [{"id": "fake-model"}, {"id": "fake-model-b"}]}}
     with fake_target(Behaviour(pages=pages), dialect(ask=ask)) as (target, _):
         assert target.facts.adapters == ["b"]
-        assert target.body(planned("x", [1]).model_copy(update={"adapter": "b"}))["model"] == "fake-model-b"
+        assert (
+            target.rendering.body(planned("x", [1]).model_copy(update={"adapter": "b"}))["model"]
+            == "fake-model-b"
+        )
 
 
 def test_a_chat_is_asked_for_on_its_own_route() -> None:
@@ -299,7 +337,7 @@ def test_a_chat_is_asked_for_on_its_own_route() -> None:
     request = planned("x", [1]).model_copy(update={"messages": said, "prompt_ids": None})
     with fake_target() as (target, _):
         call = target.render(request)
-        body = target.body(request)
+        body = target.rendering.body(request)
     assert call.path == "/v1/chat/completions"
     assert (body["messages"], body["logprobs"], body["top_logprobs"]) == (said, True, 2)
     assert "prompt" not in body

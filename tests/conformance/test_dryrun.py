@@ -48,6 +48,20 @@ def test_nothing_but_gets_is_sent(
     assert not list(pytester.path.glob(".conformance/*"))
 
 
+def test_what_only_a_run_measures_is_said_as_that(
+    run: Callable[..., pytest.RunResult], pytester: pytest.Pytester
+) -> None:
+    (pytester.path / "case.yaml").write_text(ONE_ARM.replace("tokens: 40", "tokens: 4G"))
+    with fake_server() as server:
+        result = run("--endpoint", server.url)
+    result.stdout.fnmatch_lines(
+        [
+            "area/case: what it sends is known during the run, where G is measured",
+            "in all: 0 requests*, not counting 1 that need G; nothing was sent",
+        ]
+    )
+
+
 def test_the_same_run_without_it_does_send(
     pytester: pytest.Pytester, run: Callable[..., pytest.RunResult]
 ) -> None:

@@ -54,6 +54,13 @@ def test_a_claim_goes_before_what_could_be_seen() -> None:
     assert outlook(get("store/1"), full(claims=claims)) == "not claimed: copies"
 
 
+def test_a_claim_about_certain_facts_is_told_with_them() -> None:
+    claims = {"adopt/1": {"reason": "taken", "when": {"sharing": "one_shot"}}}
+    assert outlook(get("adopt/1"), full(claims=claims)) == (
+        "claimed; not claimed where sharing is one_shot: taken"
+    )
+
+
 def test_what_must_be_switched_on_is_told_where_it_matters() -> None:
     dialect = full(needs={"reports_cached": "--cache-report", "has_stats": "--metrics"})
     assert outlook(get("adopt/1"), dialect) == "claimed; needs --cache-report"

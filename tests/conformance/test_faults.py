@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,3 +185,55 @@ def test_an_engine_that_does_not_start_is_a_usage_error(monkeypatch: pytest.Monk
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(pytest.UsageError, match="does not start"):
         faults.known()
+
+
+def test_a_pair_is_one_engine_with_both_and_caught_by_what_catches_either(
+    pytester: pytest.Pytester, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch, fault(), fault("quiet"))
+    second = pytester.path / "specs" / "area" / "second.yaml"
+    second.parent.mkdir(parents=True)
+    second.write_text(KILLS.replace("area/case", "area/second").replace("[lies]", "[quiet]"))
+    monkeypatch.setattr(backend, "Backend", lambda options: opener(opened, options))
+    result = run(pytester, "--faults", "lies+quiet", "--report-kills", "kills.json")
+    result.assert_outcomes(passed=4)
+    assert opened == [None, "lies+quiet"]
+    [mutant] = kills.mutants(kills.from_json((pytester.path / "kills.json").read_text())[0])
+    assert (mutant.name, mutant.bug_class, mutant.fate) == ("lies+quiet", "C10+C10", "killed")
+
+
+def opener(opened: list[str | None], options: Any) -> Back:
+    opened.append(options.fault)
+    return lying() if options.fault else Back()
+
+
+def test_a_pair_that_nothing_catches_fails_the_run(
+    pytester: pytest.Pytester, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch, fault("quiet"), fault("silent"))
+    result = run(pytester, "--faults", "quiet+silent", text=KILLS.replace("[lies]", "[quiet]"))
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["quiet+silent  C10+C10  survived*", "faults: 0 of 1 killed*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_pairs_at_random_are_those_of_their_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    know(monkeypatch, *(fault(f"f{i}", needs="openblas" if i == 0 else "") for i in range(6)))
+    first, again, other = (faults.choose(asked) for asked in ("pairs:9:1", "pairs:9:1", "pairs:9:2"))
+    assert first == again != other
+    assert len({pair.name for pair in first}) == 9
+    assert all(len(set(pair.names)) == 2 for pair in first)
+    assert all((pair.needs == "openblas") is ("f0" in pair.names) for pair in first)
+
+
+@pytest.mark.parametrize("asked", ["pairs:", "pairs:0", "pairs:16", "pairs:x", "pairs:3:x", "pairs:-1"])
+def test_pairs_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    know(monkeypatch, *(fault(f"f{i}") for i in range(6)))
+    with pytest.raises(pytest.UsageError, match="with N from 1 to 15"):
+        faults.choose(asked)
+
+
+def test_an_unknown_one_of_a_pair_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    know(monkeypatch, fault())
+    with pytest.raises(pytest.UsageError, match=r"--faults lie: no fault of that name; did you mean lies"):
+        faults.choose("lies+lie")

@@ -60,7 +60,9 @@ def rewritten(history: Path, folder: Path, change: Callable[[dict[str, Any]], No
 
 
 def test_the_servers_that_were_run_are_here() -> None:
-    assert NAMES == ["llama-server", "mlx-lm", "vllm"]
+    whole = ["llama-server", "mlx-lm", "rapid-mlx", "vllm"]
+    one_case = ["llama-server-choices", "mlx-lm-wide", "vllm-seeded"]
+    assert sorted([*whole, *one_case]) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -90,6 +92,11 @@ def test_of_eight_in_slots_two_adopted_and_nothing_but_the_claim_excuses_it(tmp_
 def test_tokens_of_logprobs_that_were_not_sampled_are_told() -> None:
     said = reason(judged(HERE / "mlx-lm.jsonl"), "out/logprobs", "out/7")
     assert "they are not the tokens of the reply" in said
+
+
+def test_a_count_of_every_token_of_a_repeat_is_found() -> None:
+    said = reason(judged(HERE / "rapid-mlx.jsonl"), "adopt/ladder-granule", "adopt/6")
+    assert said == "again1[0] reports all 25 of its prompt tokens cached; the last one is always computed"
 
 
 @pytest.mark.parametrize("name", ["mlx-lm", "vllm"])

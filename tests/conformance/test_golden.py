@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
-from conformance.golden import case_stem, data, equal, extension, location, name_of, orphans
+from conformance.golden import (
+    case_stem,
+    data,
+    equal,
+    extension,
+    location,
+    name_of,
+    name_of_engine,
+    orphans,
+)
 from conformance.verdict import Status
-from tests.conformance.builders import burst, reply, seed, workload
+from tests.conformance.builders import burst, facts, reply, seed, workload
 
 ROOT = Path("golden")
 DIGEST = "7549504be94fa7e0"
@@ -121,7 +130,10 @@ def reviewed(root: Path, text: str | None = None) -> Path:
 
 
 def test_without_a_file_nothing_is_compared(pytester: pytest.Pytester) -> None:
-    assert compared(pytester) == [Status.NOT_RUN, "no warm-burst.full.json; --snapshot-update writes it"]
+    assert compared(pytester) == [
+        Status.NOT_RUN,
+        "no tiny/adopt/warm-burst.full.json; --snapshot-update writes it",
+    ]
 
 
 def test_equal_replies_pass(pytester: pytest.Pytester) -> None:
@@ -233,3 +245,23 @@ def test_new_only_never_overwrites(pytester: pytest.Pytester) -> None:
 def test_each_model_has_goldens_of_its_own() -> None:
     names = [name_of(model) for model in ("tiny", "mlx-community/Qwen3-0.6B", "/models/My Model/", "///")]
     assert names == ["tiny", "mlx-community-qwen3-0.6b", "models-my-model", "model"]
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ({"blas": "builtin", "generated_reusable": True}, "tiny"),
+        ({"blas": "builtin", "generated_reusable": False}, "tiny"),
+        ({"generated_reusable": False}, "tiny"),
+        ({"blas": "libopenblas.so.0", "generated_reusable": True}, "tiny"),
+        ({"blas": "libopenblas.so.0", "generated_reusable": False}, "tiny.prompts-only"),
+        ({"blas": "builtin", "sharing": "one_shot"}, "tiny.one-shot"),
+        ({"granule": 32}, "tiny"),
+        ({"granule": 64}, "tiny.granule-64"),
+        ({"granule": 64, "sharing": "one_shot"}, "tiny.one-shot.granule-64"),
+    ],
+)
+def test_an_engine_that_was_started_to_share_less_has_goldens_of_its_own(
+    told: dict[str, Any], name: str
+) -> None:
+    assert name_of_engine(facts(model="tiny", **told)) == name

@@ -68,12 +68,19 @@ def test_a_difference_on_a_target_that_never_repeats_itself_is_inconclusive() ->
 
 def test_an_option_without_effect_is_vacuous() -> None:
     made = chosen()
+    made.outcomes[0].token_ids = [9] * 8
     made.outcomes[1].token_ids = made.outcomes[2].token_ids
     verdict = alike(made)
     assert (verdict.status, verdict.reason) == (
         Status.VACUOUS,
         "repetition_penalty 1.3 changes nothing in chosen",
     )
+
+
+def test_an_option_at_a_server_that_always_says_the_same_is_vacuous() -> None:
+    made = chosen()
+    made.outcomes[0].token_ids = made.outcomes[1].token_ids = made.outcomes[2].token_ids
+    assert alike(made).reason == "all replies to 2 prompts are the same text, so equality shows nothing"
 
 
 @pytest.mark.parametrize("cached", [0, -5])

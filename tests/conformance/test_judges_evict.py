@@ -119,6 +119,14 @@ def test_what_shows_nothing_of_recency_is_vacuous(how: dict[str, Any], reason: s
     assert (verdict.status, verdict.reason) == (Status.VACUOUS, reason)
 
 
+def test_uses_that_the_law_asks_no_hit_of_are_vacuous() -> None:
+    """Prompts of 224 ids on a granule of 256."""
+    made = hot(target=small(granule=256))
+    made.outcomes = [o.model_copy(update={"cached": 0}) for o in made.outcomes]
+    verdict = stays(made)
+    assert (verdict.status, verdict.reason) == (Status.VACUOUS, "nothing was stored that a use could adopt")
+
+
 def test_recency_needs_the_size_of_the_pool() -> None:
     assert stays(hot(target=facts(pool_blocks=None))).status is Status.UNOBSERVABLE
 

@@ -98,6 +98,15 @@ def test_another_reply_fails_and_names_both() -> None:
     assert (verdict.status, verdict.request) == (Status.FAIL, "later")
 
 
+def test_equal_replies_of_a_server_that_always_says_the_same_are_vacuous() -> None:
+    made = twice()
+    for outcome in made.outcomes:
+        outcome.token_ids = [7] * 8
+    verdict = same(made)
+    assert verdict.status is Status.VACUOUS
+    assert verdict.reason == "all replies to 11 prompts are the same text, so equality shows nothing"
+
+
 def test_a_difference_counts_only_where_the_target_repeats_itself() -> None:
     made = twice(token_ids=[0, 9])
     made.solos.clear()
@@ -143,7 +152,8 @@ def test_one_reply_may_stand_for_all() -> None:
 def test_a_salt_that_is_a_head_makes_another_prompt(has_salt: bool, prompt: range, status: Status) -> None:
     later = reply(ask("later", prompt), 5, 6, token_ids=[1], logprobs=[-1])
     first = reply(ask("first", range(9)), 0, 1, token_ids=[1], logprobs=[-1])
-    verdict = same(workload(first, later, facts=facts(has_salt=has_salt)))
+    other = reply(ask("other", [7]), 2, 3)
+    verdict = same(workload(first, other, later, facts=facts(has_salt=has_salt)))
     assert verdict.status is status
     assert ("a head of its own" in verdict.reason) is (status is Status.UNOBSERVABLE)
 
@@ -186,6 +196,15 @@ def test_lawful_counts_pass() -> None:
 def test_a_count_below_or_above_the_law_fails(cached: int) -> None:
     verdict = lawful(series([192, cached]))
     assert (verdict.status, verdict.request) == (Status.FAIL, "series[1]")
+
+
+def test_lawful_counts_beside_a_client_that_left_pass() -> None:
+    stay, leave = series([192, 0])
+    leave = leave.model_copy(update={"left": "decoding", "cached": None})
+    verdict = lawful([stay, leave])
+    assert verdict.status is Status.PASS
+    assert verdict.observed[-1] == "series[1]  left while decoding, not judged"
+    assert lawful([stay, leave.model_copy(update={"cached": 160})]).status is Status.FAIL
 
 
 def test_lawful_where_nothing_is_due_is_vacuous() -> None:

@@ -331,3 +331,33 @@ def test_an_index_that_is_not_shown_is_unobservable(gauge: str) -> None:
     for reading in made.samples:
         del reading.values[gauge]
     assert bounded(made).status is Status.UNOBSERVABLE
+
+
+def test_too_few_of_the_prompts_sent_again_are_vacuous() -> None:
+    made = stored(12)
+    made.outcomes = [o for o in made.outcomes if o.id != "again[3]"]
+    assert kept(made).reason == "3 of 4 prompts were sent again"
+
+
+def test_prompts_under_a_granule_cannot_be_looked_for() -> None:
+    """Prompts of 240 on a granule of 256: a miss is all that the law asks of them."""
+    verdict = kept(stored(12, again=0, granule=256))
+    assert verdict.reason == "no prompt has a whole granule to be found by"
+    assert verdict.status is Status.VACUOUS
+
+
+def test_what_is_kept_needs_a_gauge_of_it() -> None:
+    made = stored(12)
+    del made.samples[1].values["live"]
+    verdict = kept(made)
+    assert (verdict.status, verdict.reason) == (
+        Status.UNOBSERVABLE,
+        "the statistics at 'after' hold no live blocks",
+    )
+
+
+def test_where_text_parts_in_a_block_is_unobservable() -> None:
+    made = branched()
+    for outcome in made.outcomes:
+        outcome.plan.prompt_text, outcome.plan.prompt_ids = "words", None
+    assert "where they part in a block is not known" in branches(made).reason

@@ -9,7 +9,18 @@ import pytest
 
 from conformance.history import Outcome, Workload
 from conformance.verdict import Status, Verdict
-from tests.conformance.builders import PREFIX, ask, facts, judge, reply, sample, solo, suffix, workload
+from tests.conformance.builders import (
+    PREFIX,
+    answer_to,
+    ask,
+    facts,
+    judge,
+    reply,
+    sample,
+    solo,
+    suffix,
+    workload,
+)
 
 PROMPT = [*PREFIX, *suffix(1)]
 
@@ -17,7 +28,8 @@ PROMPT = [*PREFIX, *suffix(1)]
 def said(
     step: str, at: float, cached: int, prompt: Sequence[int] = PROMPT, salt: str = "shared", **changes: Any
 ) -> Outcome:
-    """One request of a second, its reply told apart by its step."""
+    """One request of a second."""
+    changes.setdefault("token_ids", answer_to(prompt))
     adapter = changes.pop("adapter", None)
     plan = ask(step, prompt, salt=salt).model_copy(update={"adapter": adapter})
     return reply(plan, at, at + 1, cached=cached, **changes)
@@ -27,8 +39,8 @@ def world(*outcomes: Outcome, own: Sequence[int] | None = None, **target: Any) -
     """The outcomes with a solo of each prompt, run twice; `own` are the ids of the last one's solo."""
     solos = {}
     for outcome in outcomes:
-        twice = [solo(outcome.plan), solo(outcome.plan)]
-        solos[outcome.plan.key] = twice
+        alone = solo(outcome.plan, token_ids=answer_to(outcome.plan.prompt_ids or []))
+        solos[outcome.plan.key] = [alone, alone]
     if own is not None:
         twins = [solo(outcomes[1].plan, token_ids=list(own)) for _ in range(2)]
         solos[outcomes[1].plan.key] = twins
@@ -130,7 +142,7 @@ def test_an_adapter_that_adopts_the_models_rows_fails() -> None:
 
 
 def test_an_adapter_that_answers_like_the_model_is_vacuous() -> None:
-    made = keyed(adapters(list(range(8))))
+    made = keyed(adapters(answer_to(PROMPT)))
     assert own(made).reason == "theirs answers alone what mine answers, so weights show no owner"
 
 

@@ -120,6 +120,7 @@ def test_too_few_leavers_are_vacuous_and_a_large_pool_unobservable() -> None:
     assert (
         recovers(recovering(pool=140)).reason == "20 leaks would be 140 blocks, which a pool of 140 can bear"
     )
+    assert recovers(recovering(pool=0)).reason == "the target does not tell the size of its pool"
     small = recovering(pool=130)
     small.outcomes = [o for o in small.outcomes if o.step != "first" or o.index < 14]
     assert recovers(small).reason == "'first' needs 112 of 130 blocks, not 90%"
@@ -181,14 +182,17 @@ def test_survivors_of_nothing_are_vacuous(how: dict[str, Any], reason: str) -> N
     assert (verdict.status, verdict.reason) == (Status.VACUOUS, reason)
 
 
+@pytest.mark.parametrize("sharing", ["slots", "one_shot"])
 @pytest.mark.parametrize(("wrong", "status"), [(False, Status.UNOBSERVABLE), (True, Status.FAIL)])
-def test_siblings_in_slots_share_no_blocks_but_must_answer_right(wrong: bool, status: Status) -> None:
+def test_siblings_with_rows_of_their_own_share_no_blocks_but_must_answer_right(
+    wrong: bool, status: Status, sharing: str
+) -> None:
     stay = burst([192, 0], step="stay")
     gone = reply(ask("gone", [*PREFIX, *suffix(9)]), 10, 11, left="decoding")
     solos = {o.plan.key: [solo(o.plan), solo(o.plan)] for o in stay}
     if wrong:
         stay[1].token_ids = [5] * 8
-    made = workload(seed(), *stay, gone, solos=solos, facts=facts(sharing="slots"))
+    made = workload(seed(), *stay, gone, solos=solos, facts=facts(sharing=sharing))
     assert judge("survivors", made, of="stay", left="gone").status is status
 
 
@@ -229,15 +233,22 @@ def test_work_that_was_done_to_its_end_fails() -> None:
     )
 
 
-def test_a_prefill_that_was_done_to_its_end_fails() -> None:
+@pytest.mark.parametrize(
+    ("seen", "status"), [(488, Status.FAIL), (489, Status.VACUOUS), (1000, Status.VACUOUS)]
+)
+def test_a_prefill_that_was_done_to_its_end_fails_where_the_client_left_well_before(
+    seen: float, status: Status
+) -> None:
+    """Two chunks of 256 must have been left at the first reading after the client had gone."""
     assert stopping(done=0, first=None, left="prefilling").status is Status.PASS
     plan = ask("gone", suffix(1, 1000))
     gone = reply(plan, 2, 3, first=None, left="prefilling")
     work = {"generated_tokens": 0.0, "computed_tokens": 1000.0}
     still = [sample(4, "since", **work), sample(6, "until", **work)]
-    made = workload(sample(1, "before", generated_tokens=0, computed_tokens=0), gone, *still)
+    first = sample(3.1, "gone", generated_tokens=0, computed_tokens=seen)
+    made = workload(sample(1, "before", generated_tokens=0, computed_tokens=0), gone, first, *still)
     verdict = judge("work_stops", made, left="gone", before="before", since="since", until="until")
-    assert verdict.status is Status.FAIL
+    assert verdict.status is status
 
 
 def test_nothing_to_stop_is_vacuous() -> None:
@@ -360,8 +371,8 @@ def beside_failing(ended: float, **how: Any) -> Verdict:
     """One that fails at 3 s, and one that is sent at 1.5 s and runs in another forward."""
     own = some("four", 1, 2)[0].model_copy(update=ENDS["error"])
     other = reply(ask("other", suffix(8)), 1.5, ended, **how)
-    twice = reply(ask("again", own.plan.prompt_ids or [], salt="four"), 12, 13)
-    solos = {o.plan.key: [solo(o.plan), solo(o.plan)] for o in (other, twice)}
+    twice = reply(ask("again", own.plan.prompt_ids or [], salt="four"), 12, 13, token_ids=[4] * 8)
+    solos = {o.plan.key: [solo(o.plan, token_ids=o.token_ids)] * 2 for o in (other, twice)}
     made = workload(sample(1, "before", **IDLE), own, other, sample(9, "after", **IDLE), twice, solos=solos)
     return judge("contained", made, of="four", beside="other", again="again", before="before", after="after")
 

@@ -51,6 +51,51 @@ def test_equal_replies_pass(grade: str) -> None:
     assert (verdict.status, verdict.notes) == (Status.PASS, (f"3 of 3 equal to solo at grade {grade}",))
 
 
+def constant(made: Workload) -> Workload:
+    """The same on a server that always says one thing, for as long as it may."""
+    for outcome in made.outcomes:
+        outcome.token_ids, outcome.text = [7] * (4 + outcome.index), "x" * (4 + outcome.index)
+        made.solos[outcome.plan.key] = [outcome, outcome]
+    return made
+
+
+@pytest.mark.parametrize("grade", ["tokens", "text"])
+@pytest.mark.parametrize("requirement", ["out/1", "out/2"])
+def test_replies_that_are_one_text_whatever_the_prompt_are_vacuous(requirement: str, grade: str) -> None:
+    verdict = same(constant(scene(grade=grade)), requirement)
+    assert (verdict.status, verdict.reason) == (
+        Status.VACUOUS,
+        "all replies to 4 prompts are the same text, so equality shows nothing",
+    )
+
+
+def test_one_other_reply_is_enough_to_tell_prompts_apart() -> None:
+    made = constant(scene(grade="tokens"))
+    made.outcomes[0].token_ids = [8]
+    assert same(made).status is Status.PASS
+
+
+def test_one_prompt_may_have_one_reply() -> None:
+    made = constant(scene(grade="tokens"))
+    for outcome in made.outcomes:
+        outcome.plan.prompt_ids = [1, 2, 3]
+    assert same(made).status is Status.PASS
+
+
+def test_without_ids_texts_tell_prompts_apart() -> None:
+    made = constant(scene(grade="text"))
+    made.outcomes[0].token_ids = None
+    assert same(made).status is Status.VACUOUS
+    made.outcomes[0].text = "other"
+    assert same(made).status is Status.PASS
+
+
+def test_a_difference_fails_even_where_all_else_is_one_text() -> None:
+    made = constant(scene(grade="tokens"))
+    made.outcomes[1] = made.outcomes[1].model_copy(update={"token_ids": [7, 7, 7, 9]})
+    assert same(made).status is Status.FAIL
+
+
 @pytest.mark.parametrize("grade", ["bits", "tokens"])
 def test_another_token_fails_and_is_shown(grade: str) -> None:
     verdict = same(change(scene(grade=grade), 1, token_ids=OTHER))
@@ -212,7 +257,7 @@ def test_four_of_five_decided_prompts_are_enough() -> None:
     tokens = list(range(20))
     replies = [o.model_copy(update={"token_ids": tokens}) for o in replies]
     runs = alone(replies, token_ids=tokens, gaps=[1.0] * 20)
-    made = workload(seed(), *replies, solos=runs, facts=facts(grade="decided"))
+    made = workload(seed(token_ids=[5]), *replies, solos=runs, facts=facts(grade="decided"))
     change_solo(made, 4, gaps=[0.01] * 20)
     assert same(made).status is Status.PASS
     assert same(change_solo(made, 3, gaps=[0.01] * 20)).status is Status.VACUOUS

@@ -62,12 +62,12 @@ def test_less_than_a_pool_is_vacuous() -> None:
 
 def repeats(
     grew: float = 34, count: int = 35, cached: int = 192, target: Facts | None = None, gauge: str = "live",
-    other: bool = False,
+    other: bool = False, late: float = 0,
 ) -> Verdict:  # fmt: skip
     plans = [ask("more", suffix(0, 224 + (other and i == 3)), i) for i in range(count)]
     made = workload(
         sample(1, "five", **{gauge: 20.0}),
-        *[reply(plan, 2 + i, 2.5 + i, cached=cached) for i, plan in enumerate(plans)],
+        *[reply(plan, 2 + i, 2.5 + i + late, cached=cached) for i, plan in enumerate(plans)],
         sample(99, "forty", **{gauge: 20 + grew}),
         facts=target or small(),
     )
@@ -100,6 +100,7 @@ def test_bytes_tell_as_well_as_blocks() -> None:
     [
         ({"count": 34, "grew": 0}, "34 repeats, 35 are asked for"),
         ({"cached": 0}, "no repeat hits, so a cache that is off would pass"),
+        ({"late": 70}, "not all of 'more' ran between 'five' and 'forty'"),
         ({"other": True}, "'more' does not send one prompt again and again"),
     ],
 )

@@ -8,7 +8,18 @@ import pytest
 
 from conformance.history import Outcome, Workload
 from conformance.verdict import Status, Verdict
-from tests.conformance.builders import PREFIX, ask, judge, reply, sample, solo, span, suffix, workload
+from tests.conformance.builders import (
+    PREFIX,
+    answer_to,
+    ask,
+    judge,
+    reply,
+    sample,
+    solo,
+    span,
+    suffix,
+    workload,
+)
 
 PROMPT = [*PREFIX, *suffix(1)]
 OTHER = [*PREFIX, *suffix(2)]
@@ -18,13 +29,14 @@ NOTHING: dict[str, Any] = {"done": None, "status": None, "answer": "no answer ca
 
 
 def ask_for(step: str, sent: float, cached: int, prompt: list[int] = PROMPT, **changes: Any) -> Outcome:
+    changes.setdefault("token_ids", answer_to(prompt))
     return reply(ask(step, prompt), sent, changes.pop("ended", sent + 1), cached=cached, **changes)
 
 
 def with_solos(made: Workload) -> Workload:
     for prompt in (PROMPT, OTHER):
         plan = ask("alone", prompt)
-        made.solos[plan.key] = [solo(plan), solo(plan)]
+        made.solos[plan.key] = [solo(plan, token_ids=answer_to(prompt))] * 2
     return made
 
 

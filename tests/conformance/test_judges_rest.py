@@ -55,6 +55,47 @@ def test_absent_counts_are_not_zero() -> None:
     assert (verdict.status, verdict.reason) == (Status.UNOBSERVABLE, "eight[1] reports no cached tokens")
 
 
+def walked(outcome: Outcome, **changes: Any) -> Outcome:
+    """The same request, its client gone before an answer came."""
+    left = {"left": "queued", "status": None, "cached": None, "first": None, "token_ids": None, "text": ""}
+    return outcome.model_copy(update=left | changes)
+
+
+def test_a_client_that_left_is_noted_and_the_others_are_judged() -> None:
+    stay, leave, over = burst([192, None, 193])
+    verdict = counted(stay, walked(leave), over.model_copy(update={"cached": 0}))
+    assert verdict.status is Status.PASS
+    assert verdict.observed[-1] == "eight[1]  left while queued, not judged"
+    assert (counted(stay, walked(leave), over).status, counted(stay, walked(leave), over).request) == (
+        Status.FAIL,
+        "eight[2]",
+    )
+
+
+def test_a_count_that_came_although_the_client_left_is_judged() -> None:
+    stay, leave = burst([192, 193])
+    assert counted(stay, walked(leave, cached=193)).request == "eight[1]"
+
+
+def test_one_that_stayed_without_a_count_is_still_unobservable() -> None:
+    stay, leave, silent = burst([192, None, None])
+    assert counted(stay, walked(leave), silent).reason == "eight[2] reports no cached tokens"
+
+
+def test_a_request_that_failed_beside_a_leaver_is_still_an_error() -> None:
+    stay, leave, failed = burst([192, None, 0])
+    failed = failed.model_copy(update={"status": 500, "error": "out of order"})
+    assert counted(stay, walked(leave), failed).status is Status.ERROR
+
+
+def test_where_all_clients_left_there_is_nothing_to_judge() -> None:
+    verdict = counted(*map(walked, burst([0, 0])))
+    assert (verdict.status, verdict.reason) == (
+        Status.UNOBSERVABLE,
+        "every client of 'eight' left before a count could come",
+    )
+
+
 def test_zero_everywhere_is_vacuous() -> None:
     assert counted(*burst([0, 0])).status is Status.VACUOUS
 
@@ -188,6 +229,14 @@ def test_a_scenario_with_counts_and_live_blocks_is_recorded() -> None:
     )
 
 
+def test_a_scenario_notes_a_client_that_left() -> None:
+    left = walked(burst([0, 0])[1])
+    made = workload(burst([0])[0], left, span("eight", 10, 12), sample(11, "eight", live=9.0))
+    verdict = judge("recorded", made, of="eight")
+    assert verdict.status is Status.PASS
+    assert verdict.observed[1] == "eight[1]  left while queued, not judged"
+
+
 def test_one_request_without_a_count_fails() -> None:
     verdict = recorded(0, None, 192)
     assert (verdict.status, verdict.request) == (Status.FAIL, "eight[1]")
@@ -202,8 +251,14 @@ def test_a_scenario_without_statistics_is_unobservable() -> None:
     assert recorded(0, has_stats=False).status is Status.UNOBSERVABLE
 
 
-def test_a_scenario_without_live_blocks_is_vacuous() -> None:
-    assert recorded(0, live=False).status is Status.VACUOUS
+def test_a_target_without_live_blocks_cannot_show_them() -> None:
+    verdict = recorded(0, live=False)
+    assert (verdict.status, verdict.reason) == (Status.UNOBSERVABLE, "the statistics hold no live blocks")
+
+
+def test_a_scenario_without_samples_is_vacuous() -> None:
+    made = workload(*burst([0], step="eight"))
+    assert judge("recorded", made, of="eight").status is Status.VACUOUS
 
 
 def test_a_scenario_that_sends_nothing_needs_samples_alone() -> None:

@@ -236,7 +236,7 @@ def test_of_several_those_count_that_left_in_time() -> None:
 
 def queued(cached: int, computed: float, evicted: float = 9, waiting: float = 1, **changes: Any) -> Workload:
     """A hog of 300 tokens runs from 2 to 9 s; the queued one is sent at 3 s and starts after it."""
-    hog = reply(ask("hog", range(5000, 5300), salt="own"), 2, 9)
+    hog = reply(ask("hog", range(5000, 5300), salt="own"), 2, 9, token_ids=[5] * 8)
     plan: PlannedRequest = ask("late", [*PREFIX, *suffix(4)])
     late = reply(plan, 3, 12, **({"cached": cached} | changes))
     readings = [
@@ -250,6 +250,13 @@ def queued(cached: int, computed: float, evicted: float = 9, waiting: float = 1,
 
 def truly(made: Workload) -> Verdict:
     return judge("queued_truly", made, of="late", since="before", until="after")
+
+
+def test_a_server_that_always_says_the_same_proves_no_reply() -> None:
+    made = queued(64, computed=460)
+    for outcome in made.outcomes:
+        outcome.token_ids = list(range(8))
+    assert truly(made).reason == "all replies to 3 prompts are the same text, so equality shows nothing"
 
 
 def test_what_is_computed_is_what_is_reported() -> None:

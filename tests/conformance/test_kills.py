@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,12 @@ def test_the_command_says_where_it_cannot_write(tmp_path: Path, capsys: pytest.C
     assert "cannot be written" in capsys.readouterr().err
 
 
+def test_a_spec_that_kills_nothing_alone_says_why_it_stays() -> None:
+    runs = [run("a", "x/one"), run("b", "x/one"), run("b", "x/two")]
+    text = kills.markdown(runs, {"x/two": "Another road.", "x/one": ""})
+    assert text.endswith("| x/one | `a` |\n| x/two | Another road. |\n")
+
+
 # ---- the published matrix
 
 
@@ -214,6 +221,28 @@ def test_the_published_matrix_says_of_every_fault_what_the_explorer_made_of_it()
     assert unfound == BEYOND
     after = [int(row["found after"]) for name, row in rows.items() if name not in BEYOND]
     assert max(after) <= 500
+
+
+def only_killers() -> set[str]:
+    """Specs that are the only killer of some fault."""
+    named = (re.findall(r"\(([^)]*)\)", row["killed by"]) for row in published().values())
+    killers = [{id_ for group in groups for id_ in group.split(", ")} for groups in named]
+    return {next(iter(ids)) for ids in killers if len(ids) == 1}
+
+
+def test_every_spec_is_the_only_killer_of_a_fault_or_says_why_it_stays() -> None:
+    specs = {spec.id: spec.stays for spec in (load(path).spec for path in spec_files(SPECS))}
+    assert set(specs) - only_killers() == {id_ for id_, stays in specs.items() if stays}
+
+
+def test_the_published_matrix_says_why_each_spec_stays() -> None:
+    specs = {spec.id: spec.stays for spec in (load(path).spec for path in spec_files(SPECS))}
+    text = DOCUMENT.read_text().partition("## By spec")[2].partition("\n## ")[0]
+    rows = dict(
+        line.strip("| ").split(" | ", 1) for line in text.splitlines() if "/" in line.partition(" | ")[0]
+    )
+    assert rows.keys() == specs.keys()
+    assert all(rows[id_] == stays for id_, stays in specs.items() if stays)
 
 
 def test_every_class_has_three_faults() -> None:

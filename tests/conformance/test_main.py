@@ -13,6 +13,7 @@ import pytest
 
 from conformance import __main__ as command
 from conformance.commands import _specs, modules
+from conformance.requirements import get
 from tests.conformance.fakeback import CASE
 
 
@@ -87,24 +88,56 @@ def test_explain_a_judge(capsys: pytest.CaptureFixture[str]) -> None:
     assert "at_least   default None; how many must adopt" in out
 
 
-def test_explain_a_spec(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["explain", "area/ladder"]) == 0
+@pytest.mark.parametrize("word", ["area/ladder", "ladder.yaml"])
+def test_explain_a_spec(capsys: pytest.CaptureFixture[str], word: str) -> None:
+    assert command.main(["explain", word]) == 0
+    law = get("count/1")
     assert capsys.readouterr().out.splitlines() == [
         "area/ladder: A case",
         "  file       ladder.yaml",
-        "  proves     count/1",
+        f"  proves     count/1 MUST: {law.sentence}",
         "  guard      it hit",
         "  rungs      n=1G, n=2G",
         "  steps      burst eight, mark after",
+        '  controls   cold: {"serve": {"profile": "cold"}}',
         "  expects    counted (count/1)",
+        "  kills      claims no fault",
     ]
 
 
-def test_explain_something_else_says_what_is_legal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["explain", "nope"]) == 2
-    err = capsys.readouterr().err
-    assert "nothing is called 'nope'" in err
-    assert all(word in err for word in ("adopt/1", "same_as_solo", "area/case"))
+def test_explain_controls_and_claims(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = "kills: [leak_ref_on_abort, other]\narms:\n  again: {}\n  apart: {salt: private}\n"
+    (specs / "more.yaml").write_text(CASE.replace("arms:\n", more))
+    assert command.main(["explain", "more.yaml"]) == 0
+    assert capsys.readouterr().out.splitlines()[-5:] == [
+        "  controls   again: the same once more",
+        '             apart: {"salt": "private"}',
+        '             cold: {"serve": {"profile": "cold"}}',
+        "  expects    counted (count/1)",
+        "  kills      leak_ref_on_abort, other",
+    ]
+
+
+def test_explain_a_file_that_is_no_spec(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (specs / "bad.yaml").write_text(CASE.replace("title:", "titel:"))
+    assert command.main(["explain", "bad.yaml"]) == 1
+    assert "bad.yaml:3:1: unknown key 'titel'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("area/lader", "nothing is called 'area/lader'; did you mean area/ladder"),
+        ("same_as_soolo", "nothing is called 'same_as_soolo'; did you mean same_as_solo"),
+        ("lader.yaml", "there is no file lader.yaml; did you mean ladder.yaml"),
+        ("###", "nothing is called '###'; there is: adopt, store, "),
+    ],
+)
+def test_explain_something_else_names_what_is_near(
+    capsys: pytest.CaptureFixture[str], word: str, told: str
+) -> None:
+    assert command.main(["explain", word]) == 2
+    assert capsys.readouterr().err.startswith(told)
 
 
 def test_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

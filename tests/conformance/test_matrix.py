@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.report.matrix import Column, as_json, columns_of, markdown, share, text
+from conformance.report.matrix import Column, Share, as_json, columns_of, markdown, share, share_of, text
 from conformance.report.terminal import Entry
+from conformance.requirements import Level
 from conformance.verdict import Status
 
 
@@ -47,17 +48,75 @@ def test_only_a_pass_counts_as_one(status: Status) -> None:
         assert f"1 {status}" in share([entry("adopt/1", status)]) or status is Status.NOT_CLAIMED
 
 
-def test_the_share_leaves_out_what_is_not_claimed_and_what_is_no_must() -> None:
-    said = share(
-        [
-            entry("adopt/1", Status.PASS),
-            entry("adopt/2", Status.FAIL),
-            entry("store/1", Status.UNOBSERVABLE),
-            entry("out/1", Status.NOT_CLAIMED),
-            entry("adopt/3", Status.PASS),
-        ]
-    )
-    assert said == "2 of 3 claimed MUSTs judged, 1 pass, 1 fail, 1 unobservable, 1 not-claimed"
+MIXED = [
+    entry("adopt/1", Status.PASS),
+    entry("adopt/2", Status.FAIL),
+    entry("store/1", Status.UNOBSERVABLE),
+    entry("out/1", Status.NOT_CLAIMED),
+    entry("adopt/3", Status.PASS),
+    entry("store/6", Status.PASS),
+]
+"""Four MUSTs, a SHOULD, and one for the bundled engine alone."""
+
+
+def test_the_share_tells_each_level_and_leaves_out_what_is_not_claimed() -> None:
+    must = "2 of 3 claimed MUSTs judged, 66 %, 1 pass, 1 fail, 1 unobservable, 1 not-claimed"
+    assert share(MIXED) == f"{must}; 1 of 1 claimed SHOULDs judged, 100 %, 1 pass"
+
+
+def test_a_level_that_nothing_looks_at_is_not_told() -> None:
+    assert share(MIXED[4:5]) == "1 of 1 claimed SHOULDs judged, 100 %, 1 pass"
+    assert share(MIXED[5:]) == "no MUST and no SHOULD was looked at"
+
+
+@pytest.mark.parametrize(
+    ("status", "share"),
+    [
+        (Status.PASS, Share(claimed=2, judged=2, passed=2)),
+        (Status.FAIL, Share(claimed=2, judged=2, passed=1)),
+        (Status.NOT_CLAIMED, Share(claimed=1, judged=1, passed=1)),
+        *((other, Share(claimed=2, judged=1, passed=1)) for other in list(Status)[1:6]),
+        (Status.NOT_RUN, Share(claimed=2, judged=1, passed=1)),
+    ],
+)
+def test_judged_is_what_passes_or_fails_and_claimed_all_but_one_verdict(status: Status, share: Share) -> None:
+    assert share_of([entry("adopt/1", Status.PASS), entry("adopt/2", status)], Level.MUST) == share
+
+
+@pytest.mark.parametrize(
+    ("share", "percent", "said"),
+    [
+        (Share(3, 2, 2), 66, "2 of 3 (66 %)"),
+        (Share(52, 52, 1), 100, "52 of 52 (100 %)"),
+        (Share(1000, 999, 0), 99, "999 of 1000 (99 %)"),
+        (Share(0, 0, 0), None, "0 of 0"),
+    ],
+)
+def test_a_percentage_is_of_what_is_claimed_and_never_rounded_up(
+    share: Share, percent: int | None, said: str
+) -> None:
+    assert (share.percent, str(share)) == (percent, said)
+
+
+def test_markdown_tells_how_much_was_judged_of_each_target() -> None:
+    lines = markdown([Column("one", "", MIXED), Column("two", "", MIXED[4:])]).splitlines()
+    start = lines.index("|  | one | two |")
+    assert lines[start - 1] == ""
+    assert lines[start + 1 : start + 6] == [
+        "| --- | --- | --- |",
+        "| claimed MUSTs judged | 2 of 3 (66 %) | 0 of 0 |",
+        "| of these pass | 1 | 0 |",
+        "| claimed SHOULDs judged | 1 of 1 (100 %) | 1 of 1 (100 %) |",
+        "| of these pass | 1 | 1 |",
+    ]
+
+
+def test_json_tells_how_much_was_judged_in_numbers() -> None:
+    (target,) = as_json([Column("one", "", MIXED[:4])])["targets"]
+    assert target["shares"] == {
+        "MUST": {"claimed": 3, "judged": 2, "passed": 1, "percent": 66},
+        "SHOULD": {"claimed": 0, "judged": 0, "passed": 0, "percent": None},
+    }
 
 
 def test_markdown_holds_the_table_and_why_what_did_not_pass() -> None:
@@ -71,7 +130,8 @@ def test_markdown_holds_the_table_and_why_what_did_not_pass() -> None:
         "| adopt/3 | SHOULD | vacuous |",
     ]
     assert "one \\| server" in lines
-    assert "From h.jsonl: 2 of 2 claimed MUSTs judged, 1 pass, 1 fail." in lines
+    must = "2 of 2 claimed MUSTs judged, 100 %, 1 pass, 1 fail"
+    assert f"From h.jsonl: {must}; 0 of 1 claimed SHOULDs judged, 0 %, 0 pass, 1 vacuous." in lines
     assert "Note: the end is missing." in lines
     assert "| adopt/1 | fail | eight[0] adopted &lt;nothing> \\| at all |" in lines
     assert not any(line.startswith("| count/1 | pass") for line in lines)

@@ -100,6 +100,13 @@ def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
         (["--serve", "server '{port}"], "--serve: cannot read the command"),
         (["--history=."], "--history .: a directory; expected a file to write"),
         (["--history=case.yaml/h.jsonl"], "case.yaml is no directory"),
+        (
+            ["--endpoint", "http://x", "--golden=../x"],
+            "--golden ../x: the golden name '../x' may hold only a-z,",
+        ),
+        (["--endpoint", "http://x", "--golden=.."], "--golden ..: the golden name '..' may hold only a-z,"),
+        (["--endpoint", "http://x", "--golden=Mine"], "it is no path. In golden/ there is: tiny"),
+        (["--golden=baselines"], "the golden name 'baselines' is that of the recorded footprints"),
         (["--pid", "1"], "--pid is for --endpoint URL"),
         (["--endpoint", "http://x", "--pid", "me"], "--pid me: expected a process id"),
         (["--endpoint", "http://x", "--pid", "0"], "--pid 0: expected a process id"),

@@ -23,6 +23,14 @@ def test_a_family_is_looked_for_with_get_alone() -> None:
         assert len(server.state.seen) == asked
 
 
+@pytest.mark.parametrize(("told", "claimed"), [("whole", False), ("paged", True)])
+def test_what_is_not_claimed_follows_from_what_the_server_tells(told: str, claimed: bool) -> None:
+    sources = {"sharing": {"get": "/info", "path": "store", "map": {"paged": "all", "whole": "one_shot"}}}
+    known = dialect(facts=sources, claims={"adopt/1": {"reason": "taken", "when": {"sharing": "one_shot"}}})
+    with fake_target(Behaviour(pages={"/info": {"store": told}}), known) as (target, _):
+        assert ("adopt/1" not in target.facts.claims) is claimed
+
+
 def test_facts_come_from_where_the_dialect_says() -> None:
     metrics = {"get": "/metrics", "metric": "vllm:cache_config_info"}
     sources = {

@@ -57,6 +57,12 @@ PAGES: dict[str, dict[str, Page]] = {
         "/v1/models": models("vllm-mlx"),
         "/v1/cache/stats": {"engine_cache": {"hits": 0}},
     },
+    "rapid-mlx": {
+        "/health": {"status": "healthy", "engine_type": "batched", "model_name": "m"},
+        "/v1/models": models("rapid-mlx"),
+        "/v1/cache/stats": {"model_type": "llm", "multimodal_kv_cache": None},
+        "/metrics": 'rapid_mlx_build_info{version="0.16.10",model="m"} 1\n',
+    },
     "omlx": {
         "/v1/models": models("omlx"),
         "/api/status": {"version": "0.4", "active_requests": 0},

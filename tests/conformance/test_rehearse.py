@@ -93,6 +93,35 @@ def test_a_length_that_cannot_be_is_said(tmp_path: Path, length: str, reason: st
     assert re.match(f"area/case: cannot run: .* {reason}", lines[0])
 
 
+UNMEASURED = SEEN.model_copy(update={"granule": None, "block": None})
+
+
+def test_a_granule_that_a_run_measures_is_no_reason_not_to_run(tmp_path: Path) -> None:
+    text = CASE.replace("tokens: 4B", "tokens: 4G")
+    load, lines = rehearsed(tmp_path, UNMEASURED, text)
+    assert load == Load()
+    assert lines == ["area/case: what it sends is known during the run, where G is measured"]
+
+
+def test_a_granule_that_nobody_can_measure_is_one(tmp_path: Path) -> None:
+    facts = UNMEASURED.model_copy(update={"reports_cached": False})
+    _, lines = rehearsed(tmp_path, facts, CASE.replace("tokens: 4B", "tokens: 4G"))
+    assert lines == ["area/case: cannot run: the target does not tell G, and the length '4G' needs it"]
+
+
+def test_another_number_that_is_not_told_is_one(tmp_path: Path) -> None:
+    _, lines = rehearsed(tmp_path, UNMEASURED, CASE)
+    assert lines == ["area/case: cannot run: the target does not tell B, and the length '4B' needs it"]
+
+
+@pytest.mark.parametrize(("counts", "blind"), [(True, False), (False, True)])
+def test_judges_see_a_granule_where_a_run_measures_one(tmp_path: Path, counts: bool, blind: bool) -> None:
+    facts = UNMEASURED.model_copy(update={"reports_cached": counts})
+    text = CASE.replace("tokens: 4B", "tokens: 40").replace("counted:", "adopters:")
+    _, lines = rehearsed(tmp_path, facts, text.replace("[count/1]", "[adopt/1]"))
+    assert any("unobservable" in line for line in lines) is blind
+
+
 def test_a_server_that_the_case_cannot_have_is_said(tmp_path: Path) -> None:
     class Attached(Back):
         """Has no server but the one that runs."""

@@ -115,6 +115,27 @@ def test_a_count_that_is_not_there_is_not_0(usage: Any) -> None:
     assert streamed(token("a", 1), {"choices": [], "usage": usage}).cached is None
 
 
+@pytest.mark.parametrize(
+    ("usages", "cached"),
+    [([{}], 0), ([{"first": None}], 0), ([{"first": 4}, {}], 4), ([{}, {"second": 4}], 4), ([], None)],
+)
+def test_where_a_server_leaves_out_a_count_of_nothing_absent_is_0(
+    usages: list[dict[str, Any]], cached: int | None
+) -> None:
+    answer = ANSWER.model_copy(update={"absent_is_zero": True})
+    pieces = [token("a", 1), *({"choices": [], "usage": usage} for usage in usages)]
+    events = [(1.0, json.dumps(piece).encode()) for piece in pieces]
+    raw = RawReply(sent=0.5, ended=9.0, status=200, streamed=True, events=[*events, (2.0, b"[DONE]")])
+    assert outcome(raw, answer).cached == cached
+
+
+@pytest.mark.parametrize("value", ["4", True, [4]])
+def test_a_count_that_is_none_is_not_absent(value: Any) -> None:
+    answer = ANSWER.model_copy(update={"absent_is_zero": True})
+    body = json.dumps({**token("a", 1), "usage": {"first": value}}).encode()
+    assert outcome(RawReply(sent=0.5, ended=9.0, status=200, body=body), answer).cached is None
+
+
 def test_a_whole_reply_is_read_the_same_way() -> None:
     content = [{"token": "a", "logprob": -0.5, "top_logprobs": [{"logprob": -2.0}, {"logprob": -0.5}]}]
     found = whole(

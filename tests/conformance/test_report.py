@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -10,14 +11,8 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from conformance.report.footer import (
-    body_of,
-    completion_body,
-    curl_line,
-    replay_line,
-    route_of,
-    write_body,
-)
+from conformance.access import shown
+from conformance.report.footer import curl_line, replay_line, write_body
 from conformance.report.terminal import (
     Entry,
     by_requirement,
@@ -28,7 +23,7 @@ from conformance.report.terminal import (
     verdict_text,
 )
 from conformance.verdict import Status, Verdict
-from tests.conformance.builders import ask, burst, facts, judge, seed, workload
+from tests.conformance.builders import burst, facts, judge, seed, workload
 
 FAILED = judge("adopters", workload(seed(), *burst([192, 192, *[0] * 6])), of="eight")
 
@@ -246,53 +241,14 @@ def test_the_same_body_is_one_file(tmp_path: Path) -> None:
     assert write_body(b"y", tmp_path) != write_body(b"x", tmp_path)
 
 
-def test_a_key_is_named_and_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_named_and_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONFORMANCE_API_KEY", "sk-secret")
-    line = curl_line(URL, b"{}", tmp_path, with_key=True)
+    monkeypatch.setenv("TEAM_TOKEN", "t0p")
+    line = curl_line(URL, b"{}", tmp_path, shown(["X-Team=TEAM_TOKEN"], os.environ))
     assert "sk-secret" not in line
+    assert "t0p" not in line
     said = subprocess.run(["sh", "-c", f"echo {line}"], capture_output=True, text=True, check=True).stdout
-    assert "Authorization: Bearer sk-secret" in said
-
-
-def test_the_common_body_has_the_planned_request() -> None:
-    body = json.loads(completion_body(ask("eight", [1, 2, 3], 0), facts(model="tiny")))
-    assert body == {
-        "model": "tiny",
-        "prompt": [1, 2, 3],
-        "max_tokens": 8,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "cache_salt": "shared",
-    }
-
-
-def test_the_common_body_leaves_out_what_does_not_apply() -> None:
-    plan = ask("eight", "text", 0).model_copy(update={"stream": False})
-    body = json.loads(completion_body(plan, facts(has_salt=False)))
-    assert body == {"model": "", "prompt": "text", "max_tokens": 8, "temperature": 0, "stream": False}
-
-
-def test_the_common_body_of_a_chat_with_an_adapter() -> None:
-    said = [{"role": "user", "content": "hello"}]
-    changes = {
-        "messages": said,
-        "prompt_text": None,
-        "sampling": {"seed": 3},
-        "adapter": "a",
-        "stream": False,
-    }
-    plan = ask("eight", "text", 0).model_copy(update=changes)
-    body = json.loads(completion_body(plan, facts(has_salt=False, model="tiny")))
-    assert (body["messages"], body["model"], body["seed"]) == (said, "tiny:a", 3)
-    assert "prompt" not in body
-    assert route_of(plan) == "/v1/chat/completions"
-    assert route_of(ask("eight", "text", 0)) == "/v1/completions"
-
-
-def test_the_body_of_a_request() -> None:
-    assert body_of(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n{}\r\n\r\n") == b"{}\r\n\r\n"
-    assert body_of(b"GET / HTTP/1.1\r\n\r\n") == b""
+    assert "-H Authorization: Bearer sk-secret -H X-Team: t0p -d {}" in said
 
 
 def test_the_replay_line_can_be_pasted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from conformance import backend, collect, plugin
 from conformance.judges import JUDGES, Judge
 from conformance.spec import Strict
+from conformance.values import CHECKS
 from conformance.verdict import Status, Verdict
 from tests.conformance.fakeback import CASE, Back
 
@@ -200,11 +202,37 @@ def test_a_report_that_cannot_be_written_is_told_and_not_green(
     result.stdout.fnmatch_lines(["report r.json: cannot be written: No space left on device"])
 
 
-@pytest.mark.parametrize("name", ["report-json", "report-html"])
-def test_a_report_needs_a_file(run: Run, name: str) -> None:
-    result = run(f"--{name}=.")
+WRITTEN = ("history", "report-json", "report-html", "report-kills")
+FAULTS = ("--faults=leak_ref_on_abort",)
+"""What the kills' report goes with."""
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (".", "a directory; expected a file to write"),
+        ("case.yaml/r", "case.yaml is no directory"),
+        ("none/r", "there is no directory none; make it first"),
+        ("n" * 300, "cannot be written: File name too long"),
+    ],
+)
+def test_where_nothing_can_be_written_is_told_before_anything_runs(
+    run: Run, pytester: pytest.Pytester, back: Back, name: str, given: str, told: str
+) -> None:
+    result = run(f"--{name}={given}", *(FAULTS if name == "report-kills" else ()))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"--{name} .: a directory; expected a file to write" in result.stderr.str()
+    assert f"--{name} {given}: {told}" in result.stderr.str()
+    assert (back.events, (pytester.path / "none").exists()) == ([], False)
+
+
+def test_what_is_looked_at_stays_as_it_was(pytester: pytest.Pytester) -> None:
+    (pytester.path / "old").write_text("before")
+    os.mkfifo(pytester.path / "pipe")  # nobody reads it: to open it would wait for ever
+    for name in ("old", "new", "pipe"):
+        CHECKS["report-json"](str(pytester.path / name))
+    assert (pytester.path / "old").read_text() == "before"
+    assert not (pytester.path / "new").exists()
 
 
 def test_collecting_alone_reports_nothing(run: Run, pytester: pytest.Pytester) -> None:
@@ -240,14 +268,15 @@ def test_histories_of_two_targets_make_one_matrix(run: Run, pytester: pytest.Pyt
             "pytest case.yaml::counted --replay=two.jsonl",
             "requirement  level  fake  other-2",
             "count/1      MUST   pass  fail",
-            "fake: 1 of 1 claimed MUSTs judged, 1 pass",
-            "other-2: 1 of 1 claimed MUSTs judged, 0 pass, 1 fail",
+            "fake: 1 of 1 claimed MUSTs judged, 100 %, 1 pass",
+            "other-2: 1 of 1 claimed MUSTs judged, 100 %, 0 pass, 1 fail",
         ]
     )
     assert [(i["on"], i["verdict"]) for i in document(pytester)["items"]] == [
         ("fake", "pass"),
         ("other-2", "fail"),
     ]
+    assert [target["shares"]["MUST"]["passed"] for target in document(pytester)["targets"]] == [1, 0]
     assert [case["on"] for case in junit(pytester)] == ["fake", "other-2"]
     assert run("--replay=one.jsonl", "--replay=two.jsonl", "-k", "fake").ret == pytest.ExitCode.OK
 
@@ -365,7 +394,7 @@ def test_a_broken_file_of_deviations_is_refused(run: Run, pytester: pytest.Pytes
     (pytester.path / "k.yaml").write_text(KNOWN.replace("engine", "[]"))
     result = run("--expectations=k.yaml")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--expectations: k.yaml:2:9: should be a valid string" in result.stderr.str()
+    assert "--expectations: k.yaml:2:9: should be a text, not []" in result.stderr.str()
 
 
 def test_own_specs_run_beside_the_shipped_ones(
@@ -388,3 +417,13 @@ def test_a_folder_without_specs_is_refused(run: Run, pytester: pytest.Pytester, 
     result = run(f"--specs={folder}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert f"--specs {folder}: expected a folder with specs (*.yaml)" in result.stderr.str()
+
+
+def test_a_deviation_of_a_spec_that_the_run_does_not_know_is_refused(
+    run: Run, pytester: pytest.Pytester
+) -> None:
+    (pytester.path / "k.yaml").write_text(KNOWN.replace("area/case", "area/cases"))
+    result = run("--expectations=k.yaml")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    told = "--expectations: k.yaml:4:11: no spec is called 'area/cases', did you mean 'area/case'?"
+    assert told in result.stderr.str()

@@ -9,6 +9,7 @@ import pytest
 
 from conformance import __main__ as command
 from conformance.launch import free_port
+from conformance.target import Target
 from tests.conformance.fakeserver import CERTIFICATE, Behaviour, fake_server
 
 VLLM: dict[str, Any] = {
@@ -48,6 +49,61 @@ def test_probe_prints_facts_and_what_is_missing(capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert out.startswith("vLLM 0.33.0 · m · B 16 G 16 C ? pool 99")
     assert "not there: reports_cached; it takes --enable-prompt-tokens-details" in out
+
+
+RESETS: dict[str, Any] = {**VLLM, "/metrics": INFO}
+
+
+@pytest.mark.parametrize(
+    ("allow", "resets"),
+    [([], 0), (["--allow", "churn,disconnect"], 0), (["--allow", "reset,churn"], 1)],
+)
+def test_probe_resets_where_that_is_allowed(
+    allow: list[str], resets: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Target] = []
+
+    def reset(target: Target) -> dict[str, bool]:
+        asked.append(target)
+        return {"done": True}
+
+    monkeypatch.setattr(Target, "reset", reset)
+    with fake_server(Behaviour(granule=16, pages=RESETS)) as server:
+        assert command.main(["probe", server.url, *allow]) == 0
+    out = capsys.readouterr().out
+    assert len(asked) == resets
+    assert ("not tried: has_reset; it takes --allow reset" in out) is not bool(resets)
+
+
+def test_probe_takes_the_margin_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_server(Behaviour(granule=16, pages=RESETS)) as server:
+        assert command.main(["probe", server.url, "--json", "--margin", "0.001"]) == 0
+    assert json.loads(capsys.readouterr().out)["margin"] == 0.001
+
+
+def test_headers_may_be_listed_as_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONE", "1")
+    monkeypatch.setenv("TWO", "2")
+    with fake_server(Behaviour(granule=16, pages=RESETS)) as server:
+        command.main(["probe", server.url, "--header", "X-One=ONE, X-Two=TWO"])
+        seen = server.state.headers[-1]
+    assert (seen["X-One"], seen["X-Two"]) == ("1", "2")
+
+
+@pytest.mark.parametrize("name", ["probe", "calibrate"])
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--allow", "anything", "anything: expected some of churn, disconnect, reset"),
+        ("--margin", "wide", "wide: expected a number above 0"),
+    ],
+)
+def test_a_wrong_word_is_wrong_usage(
+    name: str, option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command.main([name, "http://127.0.0.1:1", option, value])
+    assert message in capsys.readouterr().err
 
 
 def test_probe_in_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -371,7 +371,10 @@ def test_a_foreign_target_needs_a_name_for_its_goldens(
     back.facts = FACTS.model_copy(update={"how": "endpoint"})
     assert "no area" not in golden(start(), tmp_path).reason
     named = golden(start(golden="mine"), tmp_path)
-    assert (named.status, named.reason) == (Status.NOT_RUN, "no case.ci.json; --snapshot-update writes it")
+    assert (named.status, named.reason) == (
+        Status.NOT_RUN,
+        "no mine/area/case.ci.json; --snapshot-update writes it",
+    )
 
 
 def test_a_golden_name_that_is_no_folder_is_named(tmp_path: Path, start: Callable[..., Session]) -> None:
@@ -462,3 +465,20 @@ def test_a_replay_holds_few_workloads_at_a_time(tmp_path: Path, start: Callable[
     again = start(how="replay", replay=(first.options.history,))
     assert all(ruled(again, case).status is Status.PASS for case in [*cases, *cases])
     assert [again.known(case.spec, "") is not None for case in cases] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("requirement", "always", "measured"),
+    [("count/1", False, False), ("count/1", True, True), ("foot/1", False, True)],
+)
+def test_memory_is_measured_where_a_judge_of_it_asks_or_in_every_case(
+    tmp_path: Path, back: Back, start: Callable[..., Session], requirement: str, always: bool, measured: bool
+) -> None:
+    session = start(
+        memory=always, judges=judged_by(lambda args, workload, asked: Verdict(Status.PASS, asked))
+    )
+    text = CASE.replace("[count/1]", f"[{requirement}]").replace(
+        "{of: eight}", f"{{of: eight, as: {requirement}}}"
+    )
+    assert ruled(session, loaded(tmp_path, text)).status is Status.PASS
+    assert set(back.measured) == {measured}

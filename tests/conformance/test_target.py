@@ -17,6 +17,7 @@ from conformance.dialect import Dialect
 from conformance.fleet import Fleet, open_target
 from conformance.launch import free_port
 from conformance.plan import Unobservable
+from conformance.rendering import Rendering
 from conformance.spec import Serve
 from conformance.target import Target, TargetError, TargetOptions
 from tests.conformance import fakeserver
@@ -29,7 +30,7 @@ COMMAND = shlex.join([*SERVER, "--port", "{port}"])
 
 def test_a_request_carries_what_the_dialect_names_and_no_more() -> None:
     with fake_target() as (target, _):
-        body = target.body(planned("seed", [1, 2, 3], max_tokens=7))
+        body = target.rendering.body(planned("seed", [1, 2, 3], max_tokens=7))
     assert body == {
         "prompt": [1, 2, 3],
         "max_tokens": 7,
@@ -44,17 +45,22 @@ def test_a_request_carries_what_the_dialect_names_and_no_more() -> None:
 
 def test_a_plain_request_leaves_out_what_is_not_asked_for() -> None:
     with fake_target() as (target, _):
-        body = target.body(planned("seed", "some text", stream=False, logprobs=False, salt=""))
+        body = target.rendering.body(planned("seed", "some text", stream=False, logprobs=False, salt=""))
     assert body["prompt"] == "some text"
     assert body["stream"] is False
     assert not {"stream_options", "logprobs", "cache_salt", "no_cache"} & set(body)
 
 
+@pytest.mark.parametrize(("stream", "asked"), [(True, None), (False, 2)])
+def test_what_streams_are_not_to_be_asked_for_is_taken_back(stream: bool, asked: int | None) -> None:
+    known = dialect(ask={"logprobs": {"logprobs": 2}, "stream": {"logprobs": None}})
+    body = Rendering(known.ask, "m").body(planned("seed", "some text", stream=stream))
+    assert body["logprobs"] == asked
+
+
 def test_a_plain_prompt_can_go_as_one_chat_message() -> None:
     known = dialect(ask={"form": "chat", "max_tokens": "max_completion_tokens"})
-    with fake_target() as (target, _):
-        target.dialect = known
-        body = target.body(planned("seed", "some text", max_tokens=7))
+    body = Rendering(known.ask, "m").body(planned("seed", "some text", max_tokens=7))
     assert body["messages"] == [{"role": "user", "content": "some text"}]
     assert body["max_completion_tokens"] == 7
     assert not {"prompt", "max_tokens"} & set(body)
@@ -73,24 +79,24 @@ def test_a_server_behind_tls_and_headers_is_a_target() -> None:
 
 def test_a_cold_request_says_so() -> None:
     with fake_target() as (target, _):
-        assert target.body(planned("seed", [1]), cold=True)["no_cache"] is True
+        assert target.rendering.body(planned("seed", [1]), cold=True)["no_cache"] is True
 
 
 def test_the_whole_request_is_ready_before_it_is_sent() -> None:
     with fake_target() as (target, _):
         call = target.render(planned("seed", [1, 2]))
         assert call.path == "/v1/completions"
-        assert json.loads(call.body) == target.body(planned("seed", [1, 2]))
+        assert json.loads(call.body) == target.rendering.body(planned("seed", [1, 2]))
 
 
 def test_the_asked_for_model_wins() -> None:
     with fake_target(model="other") as (target, _):
-        assert target.body(planned("seed", [1]))["model"] == "other"
+        assert target.rendering.body(planned("seed", [1]))["model"] == "other"
 
 
 def test_no_model_is_named_where_none_is_known() -> None:
     with fake_target(Behaviour(pages={"/v1/models": {"data": []}})) as (target, _):
-        assert "model" not in target.body(planned("seed", [1]))
+        assert "model" not in target.rendering.body(planned("seed", [1]))
 
 
 def test_the_key_goes_along_and_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,13 +214,13 @@ def test_a_server_that_is_gone_is_noticed() -> None:
 
 def test_processes_are_those_that_were_started_here() -> None:
     with fake_target() as (target, _):
-        assert target.process_ids() == []
+        assert target.pid is None
         assert target.meter() is None
 
 
 def test_the_process_of_an_endpoint_may_be_named() -> None:
     with fake_target(pid=os.getpid()) as (target, _):
-        assert target.process_ids()[0] == os.getpid()
+        assert target.pid == os.getpid()
         meter = target.meter()
         assert meter is not None
         reading = meter.read()
@@ -287,16 +293,16 @@ def test_progress_goes_where_the_options_say(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_launched_server_is_shared_and_ended(fleet: Fleet) -> None:
     with fleet.for_serve(Serve()) as target:
-        pid = target.process_ids()[0]
+        pid = target.pid
     with fleet.for_serve(Serve()) as again:
-        assert again.process_ids()[0] == pid
+        assert again.pid == pid
     fleet.close()
     assert target.gone() == "the server process ended (killed by SIGTERM)"
 
 
 def test_a_fresh_server_is_another_process_and_ends_with_the_case(fleet: Fleet) -> None:
     with fleet.for_serve(Serve()) as main, fleet.for_serve(Serve(fresh=True)) as own:
-        assert own.process_ids()[0] != main.process_ids()[0]
+        assert own.pid != main.pid
     assert own.gone() is not None
     assert main.gone() is None
 
@@ -419,7 +425,6 @@ def test_the_bundled_engine_is_what_its_dialect_says() -> None:
         assert target.idle(timeout=10)
         sample = target.sample()
         assert (sample["live"], sample["referenced"], sample["running"]) == (3, 0, 0)
-        assert len(target.process_ids()) == 1
     finally:
         fleet.close()
 

@@ -354,13 +354,37 @@ def test_an_untrusted_certificate_is_refused_and_the_way_out_named() -> None:
     assert "--cacert" in reply.error
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_narrow_connection_has_little_room(narrow: bool) -> None:
+    with fake_server() as server, connect(parse_address(server.url), TIMEOUT, narrow) as sock:
+        assert (sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < 2**14) is narrow
+
+
+def test_a_narrow_connection_is_refused_like_any_other() -> None:
+    with pytest.raises(ConnectionRefusedError):
+        connect(Address("127.0.0.1", free_port()), TIMEOUT, narrow=True)
+
+
+def test_an_exchange_is_narrow_where_it_will_stop_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def refused(address: Address, timeout: float, narrow: bool) -> socket.socket:
+        asked.append(narrow)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr("conformance.wire.connect_again", refused)
+    for leaving in (None, Leaving("rst", is_token), Leaving("stop_reading", is_token)):
+        Exchange(call("http://127.0.0.1:1"), time.monotonic, TIMEOUT, leaving)
+    assert asked == [False, False, True]
+
+
 class Connections:
     """Stands for `connect`: fails as often as told, then gives a socket."""
 
     def __init__(self, failures: int, error: OSError) -> None:
         self.failures, self.error, self.tries = failures, error, 0
 
-    def __call__(self, address: Address, timeout: float) -> str:
+    def __call__(self, address: Address, timeout: float, narrow: bool) -> str:
         self.tries += 1
         if self.tries <= self.failures:
             raise self.error

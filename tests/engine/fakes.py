@@ -30,7 +30,8 @@ from engine.messages import (
     Token,
     WorkerLike,
 )
-from engine.server import create_app, uvicorn_config
+from engine.server import create_app
+from engine.serving import uvicorn_config
 
 Address = tuple[str, int]
 

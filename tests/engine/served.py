@@ -12,7 +12,8 @@ import uvicorn
 
 from engine.cli import bind
 from engine.config import EngineConfig
-from engine.server import create_app, uvicorn_config
+from engine.server import create_app
+from engine.serving import uvicorn_config
 from engine.testmode import worker_for
 from tests.engine.fakes import PATIENCE, Client
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import requests
 
-from engine import blas, cli, server, worker
+from engine import blas, cli, worker
 from engine.config import EngineConfig
 from engine.model import ModelError
 
@@ -290,7 +290,7 @@ def test_serve_applies_the_blas_before_it_builds_the_engine(monkeypatch: pytest.
     monkeypatch.setattr(blas, "apply", apply)
     monkeypatch.setattr(worker.Worker, "start", note("start"))
     monkeypatch.setattr(worker.Worker, "stop", note("stop"))
-    monkeypatch.setattr(server, "run", note("run"))
+    monkeypatch.setattr("engine.serving.run", note("run"))
     assert cli.main([*SERVE]) == 0
     assert order == ["blas", "start", "run", "stop"]
 
@@ -300,7 +300,7 @@ def test_serve_reports_the_library_that_was_loaded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(blas, "apply", lambda choice: f"found for {choice}")
     monkeypatch.setattr(worker.Worker, "start", lambda self: seen.append(self.config.blas))
     monkeypatch.setattr(worker.Worker, "stop", lambda self: None)
-    monkeypatch.setattr(server, "run", lambda *_, **__: None)
+    monkeypatch.setattr("engine.serving.run", lambda *_, **__: None)
     assert cli.main(["serve", "--port", "0"]) == 0
     assert seen == ["found for auto"]
 
@@ -313,7 +313,7 @@ def test_the_engine_stops_when_serving_breaks(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(worker.Worker, "start", lambda self: None)
     monkeypatch.setattr(worker.Worker, "stop", lambda self: stopped.append(True))
-    monkeypatch.setattr(server, "run", broken)
+    monkeypatch.setattr("engine.serving.run", broken)
     assert cli.main([*SERVE]) == 1
     assert stopped == [True]
 
@@ -322,7 +322,7 @@ def test_a_signal_leaves_with_0_and_stops_the_engine(monkeypatch: pytest.MonkeyP
     stopped: list[bool] = []
     monkeypatch.setattr(worker.Worker, "start", lambda self: None)
     monkeypatch.setattr(worker.Worker, "stop", lambda self: stopped.append(True))
-    monkeypatch.setattr(server, "run", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("engine.serving.run", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(SystemExit) as left:
         cli.main([*SERVE])
     assert (left.value.code, stopped) == (0, [True])

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from engine import exchange, server
+from engine import exchange, serving
 from engine.messages import Done, Event, Finished, Request, Started, Token
 from tests.engine.fakes import (
     PATIENCE,
@@ -154,7 +154,7 @@ def test_a_client_that_stops_reading_and_leaves_is_cancelled(client: Client, wor
 
 
 def test_stopping_the_server_cancels_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "GRACE_SECONDS", 0)
+    monkeypatch.setattr(serving, "GRACE_SECONDS", 0)
     gate = Gate()
     worker = FakeWorker(lambda request: [Started(0), gate])
     with live(worker) as address:

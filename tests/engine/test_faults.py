@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from engine.faults import FAULTS, known, parts_for
@@ -25,6 +27,30 @@ def test_no_fault_is_the_healthy_engine() -> None:
 def test_an_unknown_fault_names_the_known_ones() -> None:
     with pytest.raises(KeyError, match="consume_on_adopt"):
         parts_for("nothing")
+
+
+def test_two_faults_of_one_seam_both_show() -> None:
+    engine = rig("consume_on_adopt+leak_ref_on_abort")
+    assert burst(engine) == [32, 0, 0, 0, 0, 0, 0, 0]
+    client = engine.add(engine.prompt(32, seed=50))
+    before = engine.paged.pool.referenced
+    engine.scheduler.step()
+    engine.scheduler.cancel(client.request.id)
+    assert engine.paged.pool.referenced > before
+
+
+def test_any_two_faults_make_one_engine() -> None:
+    for one, other in permutations(FAULTS, 2):
+        parts = parts_for(f"{one}+{other}")
+        for seam in ("paged", "dense", "sampler", "scheduler"):
+            kind = getattr(parts, seam)
+            both = {getattr(FAULTS[name].parts, seam) for name in (one, other)}
+            assert both <= set(kind.__mro__)
+
+
+def test_an_unknown_one_of_two_is_named() -> None:
+    with pytest.raises(KeyError, match="unknown fault 'nothing'; known"):
+        parts_for("consume_on_adopt+nothing")
 
 
 def test_every_fault_tells_its_symptom_and_what_it_breaks() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import requests
 
-from engine import server
+from engine import server, serving
 from engine.config import EngineConfig
 from engine.messages import Adapter, Failed, RequestError, Started, Token
 from tests.engine.fakes import (
@@ -378,15 +378,15 @@ def test_health_while_the_server_drains(client: Client, worker: FakeWorker) -> N
 def test_the_server_says_where_it_listens_and_stops_the_engine(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def leave_at_once(_: server.EngineServer) -> None: ...
+    async def leave_at_once(_: serving.EngineServer) -> None: ...
 
-    monkeypatch.setattr(server.EngineServer, "main_loop", leave_at_once)
+    monkeypatch.setattr(serving.EngineServer, "main_loop", leave_at_once)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     stopped: list[bool] = []
     worker = FakeWorker()
     monkeypatch.setattr(worker, "stop", lambda: stopped.append(worker.drained))
-    server.run(server.create_app(worker, EngineConfig()), listener, worker)
+    serving.run(server.create_app(worker, EngineConfig()), listener, worker)
     assert capsys.readouterr().out == f"listening on http://127.0.0.1:{port}\n"
     assert stopped == [True]
 
@@ -410,20 +410,20 @@ class Crowd:
 
 
 @pytest.fixture
-def leaving(monkeypatch: pytest.MonkeyPatch) -> Callable[[Crowd, float], server.EngineServer]:
+def leaving(monkeypatch: pytest.MonkeyPatch) -> Callable[[Crowd, float], serving.EngineServer]:
     """A server that has got its first signal."""
 
-    def told(crowd: Crowd, drain: float) -> server.EngineServer:
-        config = server.uvicorn_config(server.create_app(FakeWorker(), EngineConfig()))
-        engine = server.EngineServer(config, crowd, drain)
+    def told(crowd: Crowd, drain: float) -> serving.EngineServer:
+        config = serving.uvicorn_config(server.create_app(FakeWorker(), EngineConfig()))
+        engine = serving.EngineServer(config, crowd, drain)
         engine.handle_exit(signal.SIGTERM, None)
         return engine
 
-    monkeypatch.setattr(server, "DRAIN_CHECK_SECONDS", 0)
+    monkeypatch.setattr(serving, "DRAIN_CHECK_SECONDS", 0)
     return told
 
 
-Leaving = Callable[[Crowd, float], server.EngineServer]
+Leaving = Callable[[Crowd, float], serving.EngineServer]
 
 
 @pytest.mark.parametrize(("drain", "seen"), [(PATIENCE, 4), (0, 0)])
