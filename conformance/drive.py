@@ -273,8 +273,11 @@ class Driver:
 
     def _hold(self, step: PlannedStep) -> Detail:
         assert isinstance(step.says, Hold)
+        told = self._did(lambda hooks: hooks.hold, phase=step.says.hold, after=step.says.after)
+        if not told.get("done"):
+            raise Unobservable(f"the target does not hold requests: {told.get('answer', 'no answer')}")
         self._held = step.says.hold != "off"
-        return self._did(lambda hooks: hooks.hold, phase=step.says.hold, after=step.says.after)
+        return told
 
     def _release(self) -> None:
         if self._held:

@@ -18,6 +18,7 @@ import mlx.core as mx
 from engine.build import Parts
 from engine.config import EngineConfig
 from engine.kvview import KVView
+from engine.messages import RequestError
 from engine.model import DecodeRow, Runner
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
@@ -95,7 +96,12 @@ class RehearsalWorker(Worker):
         super().__init__(config, rehearsing(parts or Parts()))
 
     def _call_hold(self, phase: str | None, after: int) -> dict[str, Any]:
-        """Hold requests in "queued", "prefill" or "decode" after so many tokens of it; None lets all go."""
+        """Hold requests in "queued", "prefill" or "decode" after so many tokens of it; None lets all go.
+
+        Raises RequestError where one held request would keep all others out.
+        """
+        if phase in ("prefill", "decode") and self.config.max_batch == 1:
+            raise RequestError("--max-batch is 1: a held request would keep all others out")
         scheduler: Any = self._engine.scheduler
         scheduler.held, scheduler.after = phase, after
         return {"held": phase}

@@ -227,9 +227,15 @@ def _count_of(span: Span) -> int:
     return told if isinstance(told, int) else 1
 
 
+_REFUSED = 400
+"""Where a request asks for more than a completion (choices, penalties), a server need not know how."""
+
+
 def _check_finished(outcome: Outcome) -> None:
     if outcome.timed_out:
         raise Stop(Status.TIMEOUT, f"{outcome.id} did not end in time", request=outcome.id)
+    if outcome.status == _REFUSED and outcome.plan.sampling:
+        raise Stop(Status.UNOBSERVABLE, f"the target refuses it: {outcome.error}", request=outcome.id)
     if not outcome.ok:
         reason = outcome.error or f"HTTP status {outcome.status}"
         raise Stop(Status.ERROR, f"{outcome.id} failed: {reason}", request=outcome.id)

@@ -14,7 +14,7 @@ from conformance.drafts import Draft
 from conformance.drive import Driver
 from conformance.history import Workload
 from conformance.plan import PlannedStep, Unobservable
-from conformance.prompts import ReplyOf
+from conformance.prompts import ReplyOf, Unobservable
 from conformance.spec import Churn, Fail, Hold, Join, Leave, Overwrite, Reached, Reload, Reset, When
 from conformance.target import Target
 from tests.conformance.fakeserver import Behaviour, FakeServer, fake_server, planned
@@ -209,6 +209,14 @@ def test_what_the_server_refuses_is_written_down(tmp_path: Path) -> None:
         span = driven(tmp_path, target, step).span("broken")
     assert span is not None
     assert (span.detail["done"], span.detail["status"]) == (False, 404)
+
+
+def test_a_hold_that_is_refused_makes_the_case_unobservable(tmp_path: Path) -> None:
+    step = PlannedStep("hold", "hold[0]", says=Hold(hold="prefilling"))
+    with fake_target(Behaviour(), hooked()) as (target, _), recording(tmp_path) as recorder:
+        driver = Driver(target, recorder)
+        with pytest.raises(Unobservable, match="the target does not hold requests"):
+            driver.run(plan(step))
 
 
 def test_a_block_is_that_of_a_trace(tmp_path: Path) -> None:

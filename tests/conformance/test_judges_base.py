@@ -268,3 +268,15 @@ def test_rounds_of_a_loop_are_one_step() -> None:
     assert [s.at for s in case.workload.during("one")] == [1.5, 5.5]
     with pytest.raises(Stop, match="is missing"):
         Case(workload(found[0], *spans), "count/1").requests("one")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "code", "status"),
+    [({"n": 4}, 400, Status.UNOBSERVABLE), ({"n": 4}, 500, Status.ERROR), ({}, 400, Status.ERROR)],
+)
+def test_an_option_that_the_target_refuses_is_unobservable(
+    sampling: dict[str, int], code: int, status: Status
+) -> None:
+    plan = ask("eight", [*range(40)]).model_copy(update={"sampling": sampling})
+    refused = reply(plan, 1, 2, status=code, error="at most 1", finish_reason=None)
+    assert judge("counted", workload(refused), of="eight").status is status

@@ -65,6 +65,15 @@ def test_three_below_the_bound_fails_on_the_bundled_engine() -> None:
     assert verdict.witness.startswith("3 blocks less than the requests need")
 
 
+def test_requests_that_took_turns_need_not_rise_together() -> None:
+    """Each is done before the next one decodes: blocks of the first may be gone by then."""
+    taken = in_turn(burst([192] * 4, step="four"))
+    low = [sample(5, "before", live=7), sample(11.5, "four", live=9, running=1)]
+    made = workload(seed(), *taken, *low, span("four", 10, 30), facts=facts())
+    verdict = once(made)
+    assert (verdict.status, verdict.reason) == (Status.VACUOUS, "the requests of 'four' took turns")
+
+
 def test_slack_is_given_on_top_only() -> None:
     assert once(four(7 + 10), slack_blocks=2).status is Status.PASS
     assert once(four(7 + 5), slack_blocks=2).status is Status.FAIL
@@ -395,6 +404,15 @@ def test_nobody_taking_it_fails() -> None:
 def test_two_borrowers_at_once_fail() -> None:
     verdict = dense(shot([192, 192, 0, 0]))
     assert verdict.witness == "four[0] and four[1] both adopted one entry that only one of them can hold"
+
+
+@pytest.mark.parametrize(("running", "status"), [(1.0, Status.VACUOUS), (2.0, Status.FAIL)])
+def test_two_borrowers_of_whom_one_at_a_time_ran_are_vacuous(running: float, status: Status) -> None:
+    """The client may read the end of the first reply later than the start of the second."""
+    made = shot([192, 192, 0, 0])
+    made.spans.append(span("four", 10, 12))
+    made.samples.append(sample(11, "four", running=running))
+    assert dense(made).status is status
 
 
 def test_a_second_borrower_after_the_first_gave_back_is_vacuous() -> None:

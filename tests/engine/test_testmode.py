@@ -9,7 +9,7 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.faults import parts_for
-from engine.messages import Done, Failed, Request, SamplingParams, Started, Token
+from engine.messages import Done, Failed, Request, RequestError, SamplingParams, Started, Token
 from engine.testmode import FallibleRunner, HoldingScheduler, RehearsalWorker, rehearsing, worker_for
 from engine.worker import Worker
 from tests.engine.rig import Client, Rig, expected
@@ -174,3 +174,19 @@ def test_draining_lets_what_runs_end_and_refuses_what_comes(worker: Worker) -> N
     assert running.last.wait(WAIT)
     assert isinstance(running.events[-1], Done)
     assert worker.drained
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_the_only_place_is_not_held(phase: str) -> None:
+    config = EngineConfig(
+        model="digest", block_size=4, grid=4, chunk=8, blocks=64, max_batch=1, test_mode=True
+    )
+    worker = worker_for(config)
+    worker.start()
+    try:
+        with pytest.raises(RequestError, match="a held request would keep all others out"):
+            worker.call("hold", phase=phase, after=0).result(WAIT)
+        worker.call("hold", phase="queued", after=0).result(WAIT)
+        worker.call("hold", phase=None, after=0).result(WAIT)
+    finally:
+        worker.stop()
