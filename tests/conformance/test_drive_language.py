@@ -14,7 +14,7 @@ from conformance.drafts import Draft
 from conformance.drive import Driver
 from conformance.history import Workload
 from conformance.plan import PlannedStep, Unobservable
-from conformance.prompts import ReplyOf, Unobservable
+from conformance.prompts import ReplyOf
 from conformance.spec import Churn, Fail, Hold, Join, Leave, Overwrite, Reached, Reload, Reset, When
 from conformance.target import Target
 from tests.conformance.fakeserver import Behaviour, FakeServer, fake_server, planned
