@@ -197,7 +197,7 @@ def test_a_golden_item_compares_through_syrupy(
     ]:
         pytester.runpytest_inprocess(*PLAIN, "specs", *args).assert_outcomes(**outcome)
     [path] = (pytester.path / "golden").rglob("*.json")
-    assert path.relative_to(pytester.path).as_posix() == "golden/tiny/area/case.full.json"
+    assert path.relative_to(pytester.path).as_posix() == "golden/tiny.granule-8/area/case.full.json"
     path.write_text(path.read_text().replace('"text": ""', '"text": "x"'))
     pytester.runpytest_inprocess(*PLAIN, "specs").assert_outcomes(failed=1)
 

@@ -40,7 +40,7 @@ def refusal(folder: Path, steps: str) -> list[tuple[int, str]]:
 def test_a_flag_is_no_version(tmp_path: Path) -> None:
     path = write(tmp_path, A)
     path.write_text(path.read_text().replace("spec: 1", "spec: true"))
-    with pytest.raises(SpecError, match=r"sense\.yaml:1:7: should be 1, not True"):
+    with pytest.raises(SpecError, match=r"sense\.yaml:1:7: should be 1, not true"):
         load(path)
 
 

@@ -357,7 +357,7 @@ def test_a_golden_of_the_engine_is_looked_for_under_its_model(
 ) -> None:
     seen = compared(monkeypatch)
     assert golden(start(), tmp_path).status is Status.PASS
-    assert seen[0].parts[-3:] == ("tiny", "area", "case.ci.json")
+    assert seen[0].parts[-3:] == ("tiny.granule-8", "area", "case.ci.json")
 
 
 def test_a_golden_nobody_reviewed_is_not_run(tmp_path: Path, start: Callable[..., Session]) -> None:
