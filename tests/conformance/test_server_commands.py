@@ -23,7 +23,7 @@ def test_dialects_is_a_table_of_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["dialects"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["NAME", "KNOWN", "BY", "G", "SHARES", "SALT", "RESET", "IDS", "NOT", "CLAIMED"]
-    assert len(rows) == 16
+    assert len(rows) == 17
     row = next(row for row in rows if row.startswith("llama-server"))
     assert "adopt/1, adopt/2, adopt/3, store/1" in row
     assert "slots" in row
@@ -96,6 +96,7 @@ def test_headers_may_be_listed_as_in_a_run(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("--allow", "anything", "anything: expected some of churn, disconnect, reset"),
         ("--margin", "wide", "wide: expected a number above 0"),
+        ("--chunk", "0", "0: expected a whole number from 1 on"),
     ],
 )
 def test_a_wrong_word_is_wrong_usage(
