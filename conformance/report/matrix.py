@@ -22,6 +22,9 @@ from conformance.verdict import Status
 FORMAT = 1
 """Version of the JSON document."""
 
+TEST_BUILD = "test build"
+"""The word of the law (`only`) for what no other server can show."""
+
 NOTHING = "-"
 """In a cell: no spec of these looks at the requirement on this target."""
 
@@ -43,7 +46,7 @@ class Share:
 
     claimed: int
     """Those that a spec is about, less those that the target's dialect does not claim, and less those that
-    are about test builds alone (`only`) where the target is none."""
+    are about test builds alone where nothing was to be seen of them."""
     judged: int
     """Of these, the ones that pass or fail: every other verdict says why nothing was found out."""
     passed: int
@@ -75,7 +78,7 @@ def _unclaimed(entries: Sequence[Entry], level: Level) -> int:
 
 
 def _is_unclaimed(law: Requirement, status: Status) -> bool:
-    return status is Status.NOT_CLAIMED or bool(law.only and status is Status.UNOBSERVABLE)
+    return status is Status.NOT_CLAIMED or (law.only == TEST_BUILD and status is Status.UNOBSERVABLE)
 
 
 def _counts(entries: Sequence[Entry], level: Level) -> Counter[Status]:

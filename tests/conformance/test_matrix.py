@@ -90,6 +90,7 @@ def test_judged_is_what_passes_or_fails_and_claimed_all_but_one_verdict(status: 
         ("key/4", Status.VACUOUS, 2),
         ("key/4", Status.FAIL, 2),
         ("key/3", Status.UNOBSERVABLE, 2),
+        ("evict/2", Status.UNOBSERVABLE, 2),
     ],
 )
 def test_what_is_about_test_builds_alone_is_claimed_where_it_could_be_seen(
