@@ -175,7 +175,8 @@ def test_salts_shared_private_and_labelled() -> None:
 
 
 def test_no_salt_has_a_slash_also_where_the_rung_is_a_fraction() -> None:
-    made = plan([{"send": "a", "prompt": [{"unique": "n"}]}], **{"for": {"n": ["8C/2", "2C"]}})
+    fractions: dict[str, Any] = {"for": {"n": ["8C/2", "2C"]}}
+    made = plan([{"send": "a", "prompt": [{"unique": "n"}]}], **fractions)
     assert made.steps[0].requests[0].salt == "run-area.case-n=8C.2"
 
 
