@@ -70,6 +70,11 @@ VALUES = {
         "logprob gap of a token's two best above which it counts as decided (default: what the dialect says;"
         " a server that computes in fp32 bears 0.001)",
     ),
+    "chunk": (
+        "N",
+        "tokens of one prefill chunk of a server of yours (default: what it or the dialect says, which may be"
+        " the server's default)",
+    ),
     "allow": ("LIST", "what an endpoint, which others may use, must bear: churn, disconnect, reset"),
     "model": (
         "NAME",
@@ -136,7 +141,7 @@ def runs_no_items(config: pytest.Config) -> bool:
 
 def read_all(config: pytest.Config) -> None:
     """Read whatever has a form of its own; raises UsageError for what has not."""
-    for read in (_baseline, _scale, _seconds, _margin, _engine_args, _allowed, _headers):
+    for read in (_baseline, _scale, _seconds, _margin, _chunk, _engine_args, _allowed, _headers):
         read(config)
 
 
@@ -254,6 +259,7 @@ def target_of(config: pytest.Config, progress: Callable[[str], None]) -> TargetO
         allow=_allowed(config),
         timeout=_seconds(config) or 300.0,
         margin=_margin(config),
+        chunk=_chunk(config),
         progress=progress,
         model=option(config, "model"),
         extra=_headers(config),
@@ -316,6 +322,10 @@ def _seconds(config: pytest.Config) -> float | None:
 
 def _margin(config: pytest.Config) -> float | None:
     return _positive(config, "margin", "a number")
+
+
+def _chunk(config: pytest.Config) -> int | None:
+    return _whole(config, "chunk", least=1) if option(config, "chunk") else None
 
 
 def _positive(config: pytest.Config, name: str, what: str) -> float | None:

@@ -76,8 +76,8 @@ def make_plan(
     """
     rung, digest = rung or "", spec_digest(spec)
     # vLLM refuses a salt with a slash in it, as with @, a backslash, or more than 128 characters.
-    name = spec.id.replace("/", ".")
-    salt = "-".join(word for word in (run_salt, name, rung, arm) if word not in ("", "main"))
+    words = (run_salt, spec.id, rung, arm)
+    salt = "-".join(word for word in words if word not in ("", "main")).replace("/", ".")
     symbols = _symbols(spec, rung, facts, scale)
     spec = bound(spec, rung)
     requests = Requests(spec, facts, vocabulary, symbols, salt, spec.arms.get(arm, Arm()))

@@ -60,8 +60,8 @@ def declared(target: Target, how: How) -> Facts:
     values = {name: _value(target, value) for name, value in dialect.facts.items()}
     said = {name: value for name, value in values.items() if value is not None}
     said.setdefault("model", target.listed or target.model)
-    if target.options.margin is not None:
-        said["margin"] = target.options.margin
+    known = {"margin": target.options.margin, "chunk": target.options.chunk}
+    said |= {name: value for name, value in known.items() if value is not None}
     try:
         facts = Facts(
             dialect=dialect.dialect,

@@ -26,7 +26,7 @@ from conformance.options import (
 )
 from conformance.values import CHECKS
 
-_FOREIGN = ("margin", "model", "header", "cacert", "insecure")
+_FOREIGN = ("margin", "chunk", "model", "header", "cacert", "insecure")
 """What means nothing for the bundled engine."""
 
 _EXPLORE = ("explore", "explore-seed", "explore-seconds", "explore-fault")

@@ -21,6 +21,7 @@ from conformance.check import references
 from conformance.golden import compare, location, name_of_engine
 from conformance.history import Facts, Workload
 from conformance.judges import JUDGES, Judge
+from conformance.judges.base import unseen
 from conformance.load import Loaded
 from conformance.permission import refusal
 from conformance.plan import Plan, PlanError, Scale, Unobservable, make_plan
@@ -173,7 +174,7 @@ class Session:
         """Ask the judge, unless the workload stopped before the steps that it looks at were over."""
         judge = self._judges[expect.judge]
         if workload.unobservable is not None:
-            return Verdict(Status.UNOBSERVABLE, expect.requirement, reason=workload.unobservable)
+            return unseen(workload, expect.requirement)
         missing = self._missing(judge, expect, workload)
         if missing:
             return Verdict(Status.ERROR, expect.requirement, reason=missing)

@@ -58,6 +58,8 @@ class TargetOptions:
     """Is told how the start of a server and a long workload go on."""
     margin: float | None = None
     """Top-2 gap above which a token counts as decided, where the user knows better than the dialect."""
+    chunk: int | None = None
+    """Tokens of one prefill chunk, where the user knows better than the dialect."""
     model: str | None = None
     allow: frozenset[str] = frozenset()
     """What may be done to an endpoint, which others may be using (`permission.py`)."""

@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GAP",
         help="logprob gap of a token's two best above which it counts as decided, as in a run",
     )
+    parser.add_argument("--chunk", type=_tokens, metavar="N", help="tokens of one prefill chunk, as in a run")
     parser.add_argument("--cacert", metavar="FILE", help="trust the certificates in FILE")
     parser.add_argument("--insecure", action="store_true", help="do not check the certificate")
     parser.add_argument(
@@ -67,6 +68,12 @@ def _seconds(given: str) -> float:
 
 def _gap(given: str) -> float:
     return _positive(given, "a number")
+
+
+def _tokens(given: str) -> int:
+    if not given.isdecimal() or int(given) < 1:
+        raise argparse.ArgumentTypeError(f"{given}: expected a whole number from 1 on")
+    return int(given)
 
 
 def _positive(given: str, what: str) -> float:
@@ -117,6 +124,7 @@ def _options(args: argparse.Namespace) -> TargetOptions:
         model=args.model,
         allow=args.allow,
         margin=args.margin,
+        chunk=args.chunk,
         extra=extra,
         verify=False if args.insecure else args.cacert or True,
     )

@@ -353,7 +353,7 @@ def register(
 def ruling(rule: Callable[[A, Case], Finding], args: A, workload: Workload, requirement: str) -> Verdict:
     """Call a judge and put what it found into a verdict, under the target's claims."""
     if workload.unobservable is not None:
-        return Verdict(Status.UNOBSERVABLE, requirement, reason=workload.unobservable)
+        return unseen(workload, requirement)
     try:
         _check_whole(workload)
         verdict = _of_finding(rule(args, Case(workload, requirement)), requirement)
@@ -385,6 +385,13 @@ def _of_finding(found: Finding, requirement: str) -> Verdict:
         found.witness,
         request=found.request,
         notes=tuple(found.notes),
+    )
+
+
+def unseen(workload: Workload, requirement: str) -> Verdict:
+    """What becomes of a case that could not be put to the target at all, under its claims."""
+    return _under_claims(
+        Verdict(Status.UNOBSERVABLE, requirement, reason=workload.unobservable or ""), workload
     )
 
 

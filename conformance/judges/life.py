@@ -20,6 +20,9 @@ GAUGES = ("referenced", "running", "waiting")
 Phase = Literal["queued", "prefilling", "first_token", "decoding", "last_step"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 End = Literal["length", "stop", "error", "rejected"]
+NOTICE_SECONDS = 2.0
+"""Servers look once a second or so whether a client is still there: less than this accuses none of them. The
+bundled engine is judged by its counters alone."""
 WORK = {"computed_tokens": "prompt tokens computed", "generated_tokens": "tokens generated"}
 """Counters that rise while the target works for a client, and what they count."""
 
@@ -170,6 +173,11 @@ def _guard_seen_early(case: Case, left: list[Outcome], end: float) -> None:
         f"of the prefill {end - done:g} tokens were left when its client was first seen gone, not two chunks"
     )
     guard(end - done >= 2 * (case.facts.chunk or 1), reason)
+    if case.facts.how != "engine":
+        took = min(at for at, value in counted if value is not None and value >= end) - gone
+        guard(
+            took >= NOTICE_SECONDS, f"the prefill was done {took:.3f} s after its client had gone, too soon"
+        )
 
 
 def _guard_long(left: list[Outcome], case: Case) -> None:

@@ -16,11 +16,14 @@ from rich.console import Console
 from rich.table import Table
 
 from conformance.report.terminal import Entry, by_requirement, reason_of
-from conformance.requirements import REQUIREMENTS, Level, get
+from conformance.requirements import REQUIREMENTS, Level, Requirement, get
 from conformance.verdict import Status
 
 FORMAT = 1
 """Version of the JSON document."""
+
+TEST_BUILD = "test build"
+"""The word of the law (`only`) for what no other server can show."""
 
 NOTHING = "-"
 """In a cell: no spec of these looks at the requirement on this target."""
@@ -42,7 +45,8 @@ class Share:
     """How much of one level of the law was judged on one target, in requirements."""
 
     claimed: int
-    """Those that a spec is about, less those that the target's dialect does not claim."""
+    """Those that a spec is about, less those that the target's dialect does not claim, and less those that
+    are about test builds alone where nothing was to be seen of them."""
     judged: int
     """Of these, the ones that pass or fail: every other verdict says why nothing was found out."""
     passed: int
@@ -64,7 +68,17 @@ def share_of(entries: Sequence[Entry], level: Level) -> Share:
     """How much of a level was judged on the one target of these entries."""
     counts = _counts(entries, level)
     judged = counts[Status.PASS] + counts[Status.FAIL]
-    return Share(counts.total() - counts[Status.NOT_CLAIMED], judged, counts[Status.PASS])
+    return Share(counts.total() - _unclaimed(entries, level), judged, counts[Status.PASS])
+
+
+def _unclaimed(entries: Sequence[Entry], level: Level) -> int:
+    """Requirements that the target has no part in; what could be seen is judged wherever it is about."""
+    found = ((get(id_), status) for id_, status in by_requirement(entries).items())
+    return sum(_is_unclaimed(law, status) for law, status in found if law.level is level)
+
+
+def _is_unclaimed(law: Requirement, status: Status) -> bool:
+    return status is Status.NOT_CLAIMED or (law.only == TEST_BUILD and status is Status.UNOBSERVABLE)
 
 
 def _counts(entries: Sequence[Entry], level: Level) -> Counter[Status]:

@@ -180,6 +180,22 @@ def test_what_a_target_does_not_claim_is_reported_and_not_judged() -> None:
     assert verdict.notes == ("1 of 8 adopted", "seen all the same: fail")
 
 
+@pytest.mark.parametrize(
+    ("claims", "status", "reason"),
+    [
+        (CLAIM, Status.NOT_CLAIMED, "one slot per entry (https://example.org/doc)"),
+        ({}, Status.UNOBSERVABLE, "the target does not tell B"),
+    ],
+)
+def test_a_claim_counts_also_where_nothing_could_be_asked(
+    claims: dict[str, NotClaimed], status: Status, reason: str
+) -> None:
+    made = workload(facts=facts(claims=claims))
+    made.unobservable = "the target does not tell B"
+    verdict = judge("adopters", made, of="eight")
+    assert (verdict.status, verdict.reason) == (status, reason)
+
+
 def test_a_claim_without_a_link_gives_its_reason_alone() -> None:
     made = workload(seed(), *burst([192] * 8), facts=facts(claims={"adopt/1": NotClaimed(reason="why")}))
     verdict = judge("adopters", made, of="eight")

@@ -184,6 +184,15 @@ def test_a_chain_that_is_whole_or_gone_is_vacuous(how: dict[str, Any], reason: s
     assert (verdict.status, verdict.reason) == (Status.VACUOUS, reason)
 
 
+@pytest.mark.parametrize(
+    ("cached", "status"), [(32, Status.PASS), (0, Status.VACUOUS), (192, Status.VACUOUS)]
+)
+def test_a_head_without_its_tail_shows_the_order_also_where_all_may_have_gone(
+    cached: int, status: Status
+) -> None:
+    assert chain(cached, evicted=None, count=9).status is status
+
+
 def test_without_a_counter_what_strangers_took_may_all_have_been_evicted() -> None:
     assert chain(96, evicted=None, count=1).observed[0].endswith("4 blocks evicted, so at least 32 are due")
     assert chain(0, evicted=None, count=1).status is Status.FAIL

@@ -251,6 +251,30 @@ def test_a_prefill_that_was_done_to_its_end_fails_where_the_client_left_well_bef
     assert verdict.status is status
 
 
+@pytest.mark.parametrize(
+    ("how", "done", "status"),
+    [
+        ("serve", 4.9, Status.VACUOUS),
+        ("serve", 5.0, Status.FAIL),
+        ("endpoint", 4.9, Status.VACUOUS),
+        ("engine", 4.9, Status.FAIL),
+    ],
+)
+def test_a_prefill_that_ended_soon_after_its_client_accuses_no_foreign_server(
+    how: str, done: float, status: Status
+) -> None:
+    """The client was gone at 3 s, and a server may look for that once in two seconds."""
+    gone = reply(ask("gone", suffix(1, 1000)), 2, 3, first=None, left="prefilling")
+    counted = [(1.0, "before", 0.0), (3.1, "gone", 0.0), (done, "since", 1000.0), (6.0, "until", 1000.0)]
+    made = workload(
+        gone,
+        *(sample(at, name, generated_tokens=0, computed_tokens=value) for at, name, value in counted),
+        facts=facts(how=how),
+    )
+    verdict = judge("work_stops", made, left="gone", before="before", since="since", until="until")
+    assert verdict.status is status
+
+
 def test_nothing_to_stop_is_vacuous() -> None:
     assert stopping(left=None).reason == "no client of 'gone' was seen to leave"
     assert stopping(tokens=51).reason == "gone had most of its reply when its client left"

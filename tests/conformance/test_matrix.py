@@ -84,6 +84,22 @@ def test_judged_is_what_passes_or_fails_and_claimed_all_but_one_verdict(status: 
 
 
 @pytest.mark.parametrize(
+    ("id_", "status", "claimed"),
+    [
+        ("key/4", Status.UNOBSERVABLE, 1),
+        ("key/4", Status.VACUOUS, 2),
+        ("key/4", Status.FAIL, 2),
+        ("key/3", Status.UNOBSERVABLE, 2),
+        ("evict/2", Status.UNOBSERVABLE, 2),
+    ],
+)
+def test_what_is_about_test_builds_alone_is_claimed_where_it_could_be_seen(
+    id_: str, status: Status, claimed: int
+) -> None:
+    assert share_of([entry("adopt/1", Status.PASS), entry(id_, status)], Level.MUST).claimed == claimed
+
+
+@pytest.mark.parametrize(
     ("share", "percent", "said"),
     [
         (Share(3, 2, 2), 66, "2 of 3 (66 %)"),

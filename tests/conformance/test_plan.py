@@ -174,6 +174,12 @@ def test_salts_shared_private_and_labelled() -> None:
     assert c == d == ["run-area.case-label-tenant"]
 
 
+def test_no_salt_has_a_slash_also_where_the_rung_is_a_fraction() -> None:
+    fractions: dict[str, Any] = {"for": {"n": ["8C/2", "2C"]}}
+    made = plan([{"send": "a", "prompt": [{"unique": "n"}]}], **fractions)
+    assert made.steps[0].requests[0].salt == "run-area.case-n=8C.2"
+
+
 def test_a_salt_may_be_left_out_or_be_an_adapters_name() -> None:
     prompt = ["system"]
     steps: list[dict[str, Any]] = [

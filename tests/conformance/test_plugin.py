@@ -65,6 +65,8 @@ def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
         (["--request-timeout", "-1"], "--request-timeout -1: a number of seconds above 0"),
         (["--serve", "y {port}", "--margin", "0"], "--margin 0: a number above 0"),
         (["--margin", "0.001"], "--margin is for a server of yours: say --endpoint URL or --serve CMD too"),
+        (["--serve", "y {port}", "--chunk", "0"], "--chunk 0: a whole number from 1 on"),
+        (["--chunk", "512"], "--chunk is for a server of yours: say --endpoint URL or --serve CMD too"),
         (["--margin="], "--margin: empty; expected a number"),
         (["--engine-args", "'"], '--engine-args "\'": No closing quotation'),
         (["--allow", "anything"], "--allow anything: expected some of churn, disconnect, reset"),

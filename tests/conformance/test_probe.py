@@ -65,6 +65,13 @@ def test_the_margin_is_the_dialects_unless_the_user_knows_better(said: float | N
         assert target.facts.margin == margin
 
 
+@pytest.mark.parametrize(("said", "chunk"), [(None, 2048), (512, 512)])
+def test_the_chunk_is_the_dialects_unless_the_user_knows_better(said: int | None, chunk: int) -> None:
+    known = dialect(facts={"granule": 4, "chunk": 2048})
+    with fake_target(known=known, chunk=said) as (target, _):
+        assert target.facts.chunk == chunk
+
+
 def test_a_word_that_the_dialect_does_not_know_is_not_said() -> None:
     sources = {"granule": 4, "sharing": {"get": "/info", "path": "store", "map": {"paged": "all"}}}
     with fake_target(Behaviour(pages={"/info": {"store": "odd"}}), dialect(facts=sources)) as (target, _):

@@ -96,6 +96,7 @@ def test_headers_may_be_listed_as_in_a_run(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("--allow", "anything", "anything: expected some of churn, disconnect, reset"),
         ("--margin", "wide", "wide: expected a number above 0"),
+        ("--chunk", "0", "0: expected a whole number from 1 on"),
     ],
 )
 def test_a_wrong_word_is_wrong_usage(
