@@ -326,7 +326,7 @@ class Session:
             target.vocabulary,
             solo_steps=self._solo_steps(spec),
             arm=arm,
-            memory=self.options.memory or _is_about_memory(spec),
+            memory=self.options.memory or any(e.requirement.startswith("foot/") for e in spec.expect),
         )
 
     def _solo_steps(self, spec: Spec) -> frozenset[str]:
@@ -390,10 +390,6 @@ def _ask_leave(spec: Spec, facts: Facts, allow: frozenset[str]) -> None:
         raise Unobservable(reason)
     if facts.several_caches and is_about_reuse(spec.proves):
         raise Unobservable(facts.several_caches)
-
-
-def _is_about_memory(spec: Spec) -> bool:
-    return any(expect.requirement.startswith("foot/") for expect in spec.expect)
 
 
 def _where(error: Exception) -> str:
