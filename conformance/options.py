@@ -64,7 +64,7 @@ VALUES = {
     ),
     "baseline": ("NAME", "compare memory with the baseline NAME"),
     "golden": ("NAME", "compare with, or update, the golden outputs golden/NAME of a target of yours"),
-    "request-timeout": ("S", "seconds that one request may take (default 300)"),
+    "request-timeout": ("S", "seconds that one request may take (default 300; with a fault 20)"),
     "margin": (
         "GAP",
         "logprob gap of a token's two best above which it counts as decided (default: what the dialect says;"
@@ -247,17 +247,18 @@ def _baseline(config: pytest.Config) -> Comparison | None:
 
 
 def target_of(config: pytest.Config, progress: Callable[[str], None]) -> TargetOptions:
+    from conformance.faults import FAULT_TIMEOUT
     from conformance.target import TargetOptions
 
-    how = how_of(config)
+    how, fault = how_of(config), option(config, "fault")
     return TargetOptions(
         how="engine" if how == "replay" else how,
         url=option(config, "endpoint") or "",
         command=option(config, "serve") or "",
         engine_args=_engine_args(config),
-        fault=option(config, "fault"),
+        fault=fault,
         allow=_allowed(config),
-        timeout=_seconds(config) or 300.0,
+        timeout=_seconds(config) or (FAULT_TIMEOUT if fault else 300.0),
         margin=_margin(config),
         chunk=_chunk(config),
         progress=progress,

@@ -7,14 +7,15 @@ of one request means to others (`beside.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Self, get_args
 
 from pydantic import model_validator
 
 from conformance.history import Outcome
-from conformance.judges.base import Case, Finding, guard, mark_ref, need, register, step_ref
+from conformance.judges.base import Case, Finding, Stop, guard, mark_ref, need, register, step_ref
 from conformance.spec import Name, Strict
+from conformance.verdict import Status
 
 GAUGES = ("referenced", "running", "waiting")
 Phase = Literal["queued", "prefilling", "first_token", "decoding", "last_step"]
@@ -60,13 +61,24 @@ def released(args: Released, case: Case) -> Finding:
     if not witness:
         missing = [name for name in GAUGES if name not in before or name not in after]
         need(not missing, f"the target does not expose {', '.join(missing)}", lines)
-        reached = args.left is None or bool(_leavers(args, case))
-        guard(reached, f"no client of {args.left!r} was seen to leave while {args.phase}", lines)
+        if args.left is not None:
+            reason = f"no client of {args.left!r} was seen to leave while {args.phase}"
+            _guard_left(case, args.left, _leavers(args, case), reason, lines)
         ended = args.ended is None or bool(_enders(args, case))
         guard(ended, f"no request of {args.ended!r} ended by {args.by}", lines)
     culprits = [*_leavers(args, case), *_enders(args, case)] if witness else []
     culprit = culprits[0].id if culprits else None
     return Finding(f"{', '.join(GAUGES)} return to the idle baseline", lines, witness, culprit)
+
+
+def _guard_left(
+    case: Case, step: str, left: Sequence[Outcome], reason: str, lines: Sequence[str] = ()
+) -> None:
+    """Somebody left. Where nobody did because a request never came so far, that is what there is to say."""
+    hung = next((outcome for outcome in case.workload.of(step) if outcome.timed_out), None)
+    if not left and hung is not None:
+        raise Stop(Status.TIMEOUT, f"{hung.id} did not end in time", tuple(lines), hung.id)
+    guard(bool(left), reason, lines)
 
 
 def _leavers(args: Released, case: Case) -> list[Outcome]:
@@ -136,7 +148,7 @@ def work_stops(args: WorkStops, case: Case) -> Finding:
     shown = [name for name in WORK if all(name in values for values in (before, since, until))]
     need(bool(shown), f"the target counts neither {' nor '.join(WORK.values())}")
     left = [o for o in case.workload.of(args.left) if o.left is not None]
-    guard(bool(left), f"no client of {args.left!r} was seen to leave")
+    _guard_left(case, args.left, left, f"no client of {args.left!r} was seen to leave")
     asked = {"computed_tokens": sum(map(case.length, left)), "generated_tokens": _replies(left)}
     lines = [
         f"{WORK[name]}  {since[name] - before[name]:g} by {args.since}, "

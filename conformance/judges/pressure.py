@@ -217,6 +217,7 @@ def resumed(args: Resumed, case: Case) -> Finding:
     got = case.requests(args.of)
     wrong = next(((o, w) for o in got if (w := _usage_parts(o, solo_of(case, o)))), None)
     wrong = wrong or apart_from_solo(case, got)
+    wrong = wrong or next(((o, w) for o in got if (w := _found_itself(case, o))), None)
     lines = [f"{o.id}  {_tokens(o)}  preempted {_preempted(o)}" for o in got]
     if wrong is None:
         rise = case.delta("preemptions", args.since, args.until)
@@ -245,6 +246,16 @@ def _usage_parts(outcome: Outcome, solo: Outcome) -> str:
         if mine != theirs:
             return f"{outcome.id} reports {name} {mine}, alone {theirs}"
     return ""
+
+
+def _found_itself(case: Case, outcome: Outcome) -> str:
+    """Alone it runs cold, so its count has no equal there; but its own rows, found again, are no hit."""
+    if not outcome.cached or outcome.cached <= (most := case.lawful(outcome).high):
+        return ""
+    return (
+        f"{outcome.id} reports {outcome.cached} cached tokens, where others had stored at most {most} of "
+        f"its prompt: it counts what it found of its own"
+    )
 
 
 def _lost_or_repeated(outcome: Outcome, solo: Outcome) -> str:

@@ -128,3 +128,20 @@ class LeakRefWhenQueued(PagedStorage):
     def admit(self, seq: Sequence) -> bool:
         self.pool.release(self._early.pop(seq, []))
         return super().admit(seq)
+
+
+@fault("leak_block_for_want_of_room", "C03", "life/1", seam="paged")
+class LeakBlockForWantOfRoom(PagedStorage):
+    """A request that had to wait for room takes a block that nobody gives back, however it ends."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._refused: set[Sequence] = set()
+
+    def admit(self, seq: Sequence) -> bool:
+        if super().admit(seq):
+            return True
+        if seq not in self._refused and self.pool.free:
+            self._refused.add(seq)
+            self.pool.take()
+        return False

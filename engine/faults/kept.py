@@ -267,3 +267,37 @@ class LendLiveRows(DenseStorage):
         super()._take(seq, entry, length)
         if entry is not None:
             self.entries.append(entry)
+
+
+class Unstorable(PagedStorage):
+    """A storage that never stores blocks of some names."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._barred: set[Key] = set()
+
+    def _publish_block(self, seq: Sequence, at: int) -> bool:
+        tokens = seq.tokens[at * self.size : (at + 1) * self.size]
+        return self._key(seq, at, tokens) not in self._barred and super()._publish_block(seq, at)
+
+
+@fault("never_store_again", "C06", "adopt/1", seam="paged")
+class NeverStoreAgain(Unstorable):
+    """A prompt that was evicted is never stored again: from then on each use of it is cold."""
+
+    def _evict_one(self) -> None:
+        block = self.pool.oldest()
+        entry = None if block is None else self.index.entry(block)
+        if entry is not None:
+            self._barred.add(entry.key)
+        super()._evict_one()
+
+
+@fault("never_store_what_failed", "C07", "adopt/1", seam="paged")
+class NeverStoreWhatFailed(Unstorable):
+    """A prompt whose prefill broke off is never stored beyond that place, however often it comes again."""
+
+    def release(self, seq: Sequence) -> None:
+        if seq.phase is Phase.PREFILL and seq.published < len(seq.keys):
+            self._barred.add(seq.keys[seq.published])
+        super().release(seq)

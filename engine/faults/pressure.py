@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 
 from engine.faults.registry import fault
-from engine.index import Entry
+from engine.index import Entry, Key
 from engine.pool import BlockPool
 from engine.scheduler import Scheduler
 from engine.sequence import Phase, Sequence
@@ -237,3 +237,22 @@ class ResumeWithoutReplay(Scheduler):
     def _begin(self, seq: Sequence, logits: mx.array) -> None:
         seq.computed = max(seq.computed, len(seq.tokens) - 1)
         super()._begin(seq, logits)
+
+
+@fault("wait_for_the_broken", "C16", "evict/6", seam="paged")
+class WaitForTheBroken(PagedStorage):
+    """Whoever wants the block at which an earlier prefill broke off waits for that one, for ever."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._pending: set[Key] = set()
+
+    def release(self, seq: Sequence) -> None:
+        if seq.phase is Phase.PREFILL and seq.published < len(seq.keys):
+            self._pending.add(seq.keys[seq.published])
+        super().release(seq)
+
+    def blocked_by(self, seq: Sequence, running: list[Sequence]) -> bool:
+        adoptable = seq.keys[: (seq.prompt_tokens - 1) // self.size]
+        wanted = next((key for key in adoptable if key not in self.index), None)
+        return wanted in self._pending or super().blocked_by(seq, running)

@@ -39,3 +39,31 @@ class PublishAcrossReset(PagedStorage):
         if seq.epoch != self.epoch:
             seq.epoch, seq.published = self.epoch, 0
         super().publish(seq)
+
+
+@fault("ignore_reset_while_waiting", "C23", "reset/1", seam="paged")
+class IgnoreResetWhileWaiting(PagedStorage):
+    """While a request waits in the queue a reset says that it is done, and forgets nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._waiting: set[Sequence] = set()
+
+    def prepare(self, seq: Sequence) -> None:
+        super().prepare(seq)
+        self._waiting.add(seq)
+
+    def admit(self, seq: Sequence) -> bool:
+        admitted = super().admit(seq)
+        if admitted:
+            self._waiting.discard(seq)
+        return admitted
+
+    def release(self, seq: Sequence) -> None:
+        self._waiting.discard(seq)
+        super().release(seq)
+
+    def reset(self) -> dict[str, Any]:
+        if self._waiting:
+            return {"cleared": True, "freed_bytes": 0, "freed_entries": 0}
+        return super().reset()

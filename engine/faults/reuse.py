@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import mlx.core as mx
+
 from engine.faults.registry import fault
 from engine.faults.surgery import forget_from
 from engine.index import Entry, Key
@@ -197,3 +199,24 @@ class ForgetReplies(PagedStorage):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.publish_generated = False
+
+
+@fault("logits_of_a_longer_prompt", "C02", "out/1", seam="scheduler")
+class LogitsOfALongerPrompt(Scheduler):
+    """A prompt that ends inside a stored one begins its reply as the longer one did."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._last: dict[tuple[Key, tuple[int, ...]], mx.array] = {}
+
+    def _branch(self, seq: Sequence, logits: mx.array) -> None:
+        if not seq.adopted:
+            self._last[seq.root, seq.request.prompt] = logits
+        super()._branch(seq, self._longer(seq, logits) if seq.adopted else logits)
+
+    def _longer(self, seq: Sequence, logits: mx.array) -> mx.array:
+        asked = seq.request.prompt
+        for (root, prompt), kept in self._last.items():
+            if root == seq.root and len(prompt) > len(asked) and prompt[: len(asked)] == asked:
+                return kept
+        return logits

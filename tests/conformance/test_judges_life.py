@@ -287,6 +287,13 @@ def test_nothing_to_stop_is_vacuous() -> None:
     assert verdict.reason == "gone is no longer than two chunks, so nothing can be stopped"
 
 
+def test_a_client_that_waits_for_a_request_that_hangs_is_a_timeout() -> None:
+    verdict = stopping(left=None, timed_out=True)
+    assert (verdict.status, verdict.request) == (Status.TIMEOUT, "gone")
+    assert verdict.reason == "gone did not end in time"
+    assert stopping(timed_out=True).status is Status.PASS
+
+
 def test_hidden_work_is_unobservable() -> None:
     gone = reply(ask("gone", suffix(1)), 2, 3, left="decoding")
     bare = [sample(at, name) for at, name in ((1, "before"), (4, "since"), (6, "until"))]

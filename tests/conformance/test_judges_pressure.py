@@ -245,6 +245,7 @@ def test_a_request_that_was_preempted_goes_on() -> None:
         ({"completion_tokens": 9}, "four[1] reports completion_tokens 9, alone 8"),
         ({"prompt_tokens": 230}, "four[1] reports prompt_tokens 230, alone 224"),
         ({"token_ids": [7] * 8}, "four[1] (without reported reuse) parts from its solo run"),
+        ({"cached": 32}, "four[1] reports 32 cached tokens, where others had stored at most 0 of its prompt"),
     ],
 )
 def test_a_seam_in_a_reply_fails(how: dict[str, Any], said: str) -> None:

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from conformance import backend, baseline, baselining, collect, options, plugin
+from conformance.faults import FAULT_TIMEOUT
 from conformance.report.progress import Announcer
 from conformance.session import Options
 from conformance.target import TargetOptions
@@ -320,6 +321,11 @@ def test_options_reach_session_and_target(pytester: pytest.Pytester) -> None:
         "leak_ref_on_abort",
         7.0,
     )
+
+
+def test_an_engine_with_a_fault_is_waited_for_less_long(pytester: pytest.Pytester) -> None:
+    assert read(pytester, "--fault", "hold_and_wait")[1].timeout == FAULT_TIMEOUT
+    assert read(pytester, "--fault", "hold_and_wait", "--request-timeout", "60")[1].timeout == 60.0
 
 
 def test_access_options_reach_the_target(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,24 @@ def test_restore_into_wrong_slot_reports_nothing_cached() -> None:
     assert [client.cached for client in clients] == [8, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("name", "oldest", "harmed"),
+    [(None, 8, []), ("share_by_references", 8, [3]), ("share_by_references", 0, [])],
+)
+def test_a_stranger_that_stays(name: str | None, oldest: int, harmed: list[int]) -> None:
+    """The oldest, with so much of a stored prefix, then two with all of it, who end first, and a stranger."""
+    engine = Rig(parts_for(name), blocks=256)
+    shared = engine.prompt(8, seed=1)
+    engine.run(shared + engine.prompt(2, seed=2))
+    heads = [shared[:oldest], shared, shared, []]
+    prompts = [head + engine.prompt(10, seed=10 + i) for i, head in enumerate(heads)]
+    clients = [
+        engine.add(prompt, max_tokens=count) for prompt, count in zip(prompts, (24, 6, 6, 16), strict=True)
+    ]
+    engine.drain()
+    assert foreign(clients) == harmed
+
+
 # ---- numbers
 
 

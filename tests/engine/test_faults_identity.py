@@ -270,3 +270,21 @@ def test_the_usage_of_a_whole_reply(name: str | None, whole: int) -> None:
     reply, usage = kind(id="r", model="m", codec=rig(None).engine.tokenizer), Usage(20, 1, 16)
     told = [reply.whole([], usage), reply.tail(usage)]
     assert [body["usage"]["prompt_tokens_details"]["cached_tokens"] for body in told] == [whole, 16]
+
+
+@pytest.mark.parametrize(("name", "held"), [(None, 0), ("leak_block_for_want_of_room", 1)])
+def test_waiting_for_room(name: str | None, held: int) -> None:
+    """Two that need ten of sixteen blocks each: the second waits for the first."""
+    engine = rig(name, blocks=16)
+    clients = [engine.add(engine.prompt(36, seed=seed), max_tokens=4) for seed in (1, 2)]
+    engine.drain_unchecked()
+    assert all(client.done for client in clients)
+    assert engine.paged.pool.referenced == held
+
+
+def test_leak_block_for_want_of_room_leaks_nothing_where_there_is_room() -> None:
+    engine = rig("leak_block_for_want_of_room", blocks=64)
+    for seed in (1, 2):
+        engine.add(engine.prompt(36, seed=seed), max_tokens=4)
+    engine.drain()
+    assert engine.paged.pool.referenced == 0

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine.faults import parts_for
+from engine.testmode import FallibleRunner, rehearsing
 from tests.engine.rig import Rig, expected
 
 
@@ -121,3 +122,30 @@ def test_lend_live_rows(name: str | None, cached: list[int], equal: list[bool]) 
     engine.drain_unchecked()
     assert [client.cached for client in clients] == cached
     assert [c.ids() == expected(list(c.request.prompt), 6) for c in clients] == equal
+
+
+# ---- what is never stored
+
+
+@pytest.mark.parametrize(("name", "cached"), [(None, [8, 0, 8]), ("never_store_again", [8, 0, 0])])
+def test_a_prompt_that_was_evicted(name: str | None, cached: list[int]) -> None:
+    engine = rig(name, blocks=8)
+    prompt = engine.prompt(9)
+    one(engine, prompt, max_tokens=1)
+    seen = [one(engine, prompt, max_tokens=1).cached]
+    for seed in range(20, 24):
+        one(engine, engine.prompt(17, seed=seed), max_tokens=1)
+    seen += [one(engine, prompt, max_tokens=1).cached for _ in range(2)]
+    assert seen == cached
+
+
+@pytest.mark.parametrize(("name", "cached"), [(None, [8, 28]), ("never_store_what_failed", [8, 8])])
+def test_a_prompt_whose_prefill_failed(name: str | None, cached: list[int]) -> None:
+    """Three chunks and a half, of which the second fails."""
+    engine = Rig(rehearsing(parts_for(name)))
+    runner = engine.engine.runner
+    assert isinstance(runner, FallibleRunner)
+    runner.failing, runner.fail_after = "prefill", 1
+    prompt = engine.prompt(29)
+    assert one(engine, prompt).failed is not None
+    assert [one(engine, prompt).cached for _ in range(2)] == cached

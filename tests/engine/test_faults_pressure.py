@@ -310,3 +310,38 @@ def test_stale_cached_count_on_resume(name: str | None, equal: bool) -> None:
     engine.drain_unchecked()
     alone = [expected(list(client.request.prompt), 22) for client in clients]
     assert ([client.ids() for client in clients] == alone) is equal
+
+
+# ---- the queue
+
+
+@pytest.mark.parametrize(("name", "cached"), [(None, 0), ("ignore_reset_while_waiting", 16)])
+def test_a_reset_while_a_request_waits(name: str | None, cached: int) -> None:
+    engine = rig(name, max_batch=1, blocks=64)
+    prompt = engine.prompt(17)
+    one(engine, prompt)
+    engine.add(engine.prompt(9, seed=2), max_tokens=8)
+    engine.scheduler.step()
+    waiter = engine.add(engine.prompt(9, seed=3))
+    assert engine.paged.reset()["cleared"]
+    engine.drain_unchecked()
+    assert waiter.done
+    assert one(engine, prompt).cached == cached
+    assert engine.paged.reset()["cleared"]
+    assert one(engine, prompt).cached == 0
+
+
+@pytest.mark.parametrize(("name", "ends"), [(None, True), ("wait_for_the_broken", False)])
+def test_those_who_want_what_failed(name: str | None, ends: bool) -> None:
+    """Three chunks and a half, of which the second fails; then the same head again."""
+    engine = Rig(rehearsing(parts_for(name)))
+    runner = engine.engine.runner
+    assert isinstance(runner, FallibleRunner)
+    runner.failing, runner.fail_after = "prefill", 1
+    prompt = engine.prompt(29)
+    assert one(engine, prompt).failed is not None
+    assert one(engine, prompt[:8] + engine.prompt(9, seed=2)).done
+    again = engine.add(prompt)
+    for _ in range(100):
+        engine.scheduler.step()
+    assert again.done is ends

@@ -271,3 +271,14 @@ def test_forget_replies(name: str | None, cached: int) -> None:
     first = engine.add(prompt, max_tokens=9)
     finish(engine, first)
     assert run(engine, [*prompt, *first.ids(), *engine.prompt(2, seed=2)]) == [cached]
+
+
+@pytest.mark.parametrize(("name", "equal"), [(None, True), ("logits_of_a_longer_prompt", False)])
+def test_a_prompt_that_ends_inside_a_stored_one(name: str | None, equal: bool) -> None:
+    engine = rig(name)
+    long = engine.prompt(18)
+    run(engine, long)
+    cut, other = (engine.add(prompt) for prompt in (long[:10], long[:8] + engine.prompt(2, seed=2)))
+    assert finish(engine, cut, other) == [8, 8]
+    assert (cut.ids() == expected(long[:10], 4)) is equal
+    assert other.ids() == expected(list(other.request.prompt), 4)
