@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import Field
 
 from conformance.history import Facts, Outcome, Sample, Span, Workload
-from conformance.judges.strangers import strangers
+from conformance.judges.strangers import excused
 from conformance.law import Lawful, LawUnknownError, lawful, prompt_length
 from conformance.spec import Strict
 from conformance.verdict import Status, Verdict
@@ -342,7 +342,7 @@ def register(
     def enter(rule: Callable[[A, Case], Finding]) -> Callable[[A, Case], Finding]:
         def run(given: A, workload: Workload, asked: str) -> Verdict:
             verdict = ruling(rule, given, workload, asked)
-            return _beside_others(verdict, workload) if of_all else verdict
+            return excused(verdict, workload) if of_all else verdict
 
         JUDGES[name] = Judge(name, requirement, args, solo_steps, run, (rule.__doc__ or "").strip())
         return rule
@@ -362,18 +362,6 @@ def ruling(rule: Callable[[A, Case], Finding], args: A, workload: Workload, requ
             stop.status, requirement, "", stop.observed, reason=stop.reason, request=stop.request
         )
     return _under_claims(verdict, workload)
-
-
-def _beside_others(verdict: Verdict, workload: Workload) -> Verdict:
-    """What another client may have done is held against nobody, and shows nothing either."""
-    doubtful = verdict.status in (Status.FAIL, Status.VACUOUS)
-    if not doubtful or not (seen_by := strangers(workload)):
-        return verdict
-    reason = f"another client was served meanwhile: {seen_by}"
-    was = f"without that: {verdict.status}, {verdict.witness or verdict.reason}"
-    return replace(
-        verdict, status=Status.INCONCLUSIVE, reason=reason, witness="", notes=(*verdict.notes, was)
-    )
 
 
 def _of_finding(found: Finding, requirement: str) -> Verdict:

@@ -7,12 +7,26 @@ Only an endpoint has other clients; a server that was started here has none, and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from conformance.history import Outcome, Sample, Workload
+from conformance.verdict import Status, Verdict
 
 SERVED = ("adopted_requests", "missed_requests")
 """Counters that together rise by one for each request that starts."""
+
+
+def excused(verdict: Verdict, workload: Workload) -> Verdict:
+    """What another client may have done is held against nobody, and shows nothing either."""
+    doubtful = verdict.status in (Status.FAIL, Status.VACUOUS)
+    if not doubtful or not (seen_by := strangers(workload)):
+        return verdict
+    reason = f"another client was served meanwhile: {seen_by}"
+    was = f"without that: {verdict.status}, {verdict.witness or verdict.reason}"
+    return replace(
+        verdict, status=Status.INCONCLUSIVE, reason=reason, witness="", notes=(*verdict.notes, was)
+    )
 
 
 def strangers(workload: Workload) -> str:
