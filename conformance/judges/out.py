@@ -257,6 +257,8 @@ def _guard_outputs(args: SameAsSolo, case: Case, got: Sequence[Outcome]) -> None
         "no request reports cached tokens, so reuse is not shown",
         lines,
     )
+    taken = args.mixed and case.facts.sharing == "one_shot" and not any(is_hit(o) for o in got)
+    need(not taken, "whoever takes a stored sequence has it alone, and none of these took it", lines)
     if case.requirement != "out/2" or _hit_is_due(case, got):
         guard(any(is_hit(o) for o in got), f"no request of {args.of!r} reports a hit", lines)
     if args.mixed:

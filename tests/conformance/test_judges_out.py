@@ -319,6 +319,13 @@ def test_a_count_below_zero_is_no_hit() -> None:
     assert (verdict.status, verdict.reason) == (Status.VACUOUS, "no request of 'three' reports a hit")
 
 
+@pytest.mark.parametrize(("sharing", "status"), [("all", Status.VACUOUS), ("one_shot", Status.UNOBSERVABLE)])
+def test_a_mixed_batch_beside_the_one_taker_is_unobservable(sharing: str, status: Status) -> None:
+    made = scene([0, 0, 0])
+    made.facts["main"] = made.facts["main"].model_copy(update={"sharing": sharing})
+    assert same(made, "out/2", mixed=True).status is status
+
+
 def test_a_mixed_batch_must_be_mixed() -> None:
     assert same(scene([0, 192, 192]), "out/2", mixed=True).status is Status.PASS
     verdict = same(scene(), "out/2", mixed=True)
