@@ -36,7 +36,7 @@ from engine.serving import uvicorn_config
 Address = tuple[str, int]
 
 # Longest that any test waits for something that must happen, seconds.
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Gate(threading.Event):

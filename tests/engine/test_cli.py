@@ -23,7 +23,7 @@ from engine import blas, cli, worker
 from engine.config import EngineConfig
 from engine.model import ModelError
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 SERVE = ("serve", "--port", "0", "--blas", "builtin")
 """Here MLX is imported already: too late for another BLAS."""
 
