@@ -189,6 +189,10 @@ class Outcome(Record):
     def ok(self) -> bool:
         return self.error is None and not self.timed_out and self.status == 200
 
+    @property
+    def choices_asked(self) -> int:
+        return int(self.plan.sampling.get("n") or 1)
+
 
 class Sample(Record):
     """One reading of the target's statistics, in the harness's own names; absent values are left out.
@@ -270,6 +274,10 @@ class Workload:
         """Samples taken between the start and the end of a step, in any of its rounds."""
         spans = self.spans_of(step, arm)
         return [s for s in self.samples if s.arm == arm and any(p.start <= s.at <= p.end for p in spans)]
+
+    def readings(self) -> list[Sample]:
+        """All samples of the main arm, oldest first."""
+        return sorted((s for s in self.samples if s.arm == "main"), key=lambda s: s.at)
 
     def at_mark(self, mark: str, arm: str = "main") -> Sample | None:
         """The sample that the mark itself took."""

@@ -70,16 +70,12 @@ def _usage_differs(outcome: Outcome, first: Outcome) -> str:
 
 def _how(outcome: Outcome) -> str:
     streamed = "streamed" if outcome.plan.stream else "not streamed"
-    return f"{outcome.id} ({streamed}, n = {_choices(outcome)})"
-
-
-def _choices(outcome: Outcome) -> int:
-    return int(outcome.plan.sampling.get("n") or 1)
+    return f"{outcome.id} ({streamed}, n = {outcome.choices_asked})"
 
 
 def _generated(outcome: Outcome) -> int | None:
     """Tokens that came, of all choices; None where ids do not come back."""
-    if _choices(outcome) == 1:
+    if outcome.choices_asked == 1:
         return None if outcome.token_ids is None else len(outcome.token_ids)
     if not outcome.choices or any(choice.token_ids is None for choice in outcome.choices):
         return None
@@ -99,7 +95,7 @@ def _guard_same(args: SameUsage, case: Case, got: Sequence[Outcome]) -> None:
     laws = {(law.low, law.high) for law in map(case.lawful, got)}
     guard(len(laws) == 1, "the requests stand on different warm states")
     guard(cached_of(got[0]) > 0, f"{got[0].id} reports no hit, so equal counts of 0 show nothing")
-    kinds = {(o.plan.stream, _choices(o)) for o in got}
+    kinds = {(o.plan.stream, o.choices_asked) for o in got}
     guard(len(kinds) > 1, "all requests are streamed alike and have as many choices")
 
 
@@ -159,7 +155,8 @@ def _guard_calm(args: Between, case: Case, hits: float) -> None:
     guard(hits > 0, "nothing hit, so a counter that stands still would pass")
     start, end = case.sample_at(args.since), case.sample_at(args.until)
     queued = max(
-        (s.values.get("waiting", 0) for s in _readings(case) if start.at <= s.at <= end.at), default=0
+        (s.values.get("waiting", 0) for s in case.workload.readings() if start.at <= s.at <= end.at),
+        default=0,
     )
     guard(queued == 0, f"{queued:g} requests were queued, and a queued request may be looked up again")
     if "preemptions" in start.values and "preemptions" in end.values:
@@ -170,10 +167,6 @@ def _guard_preempted(args: Between, case: Case, hits: float) -> None:
     guard(rise(case, "preemptions", args) >= 1, "no request was preempted")
 
 
-def _readings(case: Case) -> list[Sample]:
-    return sorted((s for s in case.workload.samples if s.arm == "main"), key=lambda s: s.at)
-
-
 class NeverFall(Strict):
     pass
 
@@ -182,7 +175,7 @@ class NeverFall(Strict):
 def never_fall(args: NeverFall, case: Case) -> Finding:
     """No counter ever falls, but over a reset (count/3)."""
     case.facts_of("main")
-    readings = _readings(case)
+    readings = case.workload.readings()
     fell = next(_falls(case, readings), None)
     exposed = [name for name in COUNTERS if any(name in s.values for s in readings)]
     if fell is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from conformance.history import Outcome, Sample
+from conformance.history import Outcome
 from conformance.judges.base import Case, Finding, cached_of, guard, mark_ref, need, register, seen, step_ref
 from conformance.judges.out import (
     cold_equals_cold,
@@ -150,15 +150,13 @@ def written_by(case: Case, outcome: Outcome) -> int | None:
     By the server's own counter, which is the request's alone while others wait or are idle; None when it was
     not read in between.
     """
-    readings = [(s.at, s.values["computed_tokens"]) for s in _main(case) if "computed_tokens" in s.values]
+    readings = [
+        (s.at, s.values["computed_tokens"]) for s in case.workload.readings() if "computed_tokens" in s.values
+    ]
     need(bool(readings), "the target does not tell how many tokens it has computed")
     before = [value for at, value in readings if at <= outcome.sent]
     during = [value for at, value in readings if outcome.sent < at <= outcome.ended]
     return int(max(during) - before[-1]) if before and during else None
-
-
-def _main(case: Case) -> list[Sample]:
-    return sorted((s for s in case.workload.samples if s.arm == "main"), key=lambda s: s.at)
 
 
 def _from_zero(case: Case, cancel: Cancel) -> tuple[str, str | None]:
@@ -294,13 +292,17 @@ def _lie(queued: Outcome, law: Lawful, rise: float, least: int, most: int) -> st
 
 def _guard_evicted(case: Case, queued: Outcome, law: Lawful, lines: Sequence[str]) -> None:
     started = queued.first if queued.first is not None else queued.ended
-    readings = [(s.at, s.values["evictions"]) for s in _main(case) if "evictions" in s.values]
+    readings = [(s.at, s.values["evictions"]) for s in case.workload.readings() if "evictions" in s.values]
     need(bool(readings), "the target does not tell its evictions")
     before = [value for at, value in readings if at <= queued.sent]
     until = [value for at, value in readings if at <= started]
     evicted = until[-1] - before[-1] if before else 0
     guard(evicted > 0, f"nothing was evicted between the queueing and the start of {queued.id}", lines)
-    waited = [s for s in _main(case) if queued.sent <= s.at <= started and s.values.get("waiting", 1) > 0]
+    waited = [
+        s
+        for s in case.workload.readings()
+        if queued.sent <= s.at <= started and s.values.get("waiting", 1) > 0
+    ]
     guard(bool(waited), f"{queued.id} was not seen to wait", lines)
     guard(law.low > 0, f"no prefix of {queued.id} had been stored", lines)
     lost = cached_of(queued) < law.low

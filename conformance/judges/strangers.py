@@ -34,7 +34,7 @@ def strangers(workload: Workload) -> str:
     main = workload.facts.get("main")
     if main is None or main.how != "endpoint":
         return ""
-    readings = sorted((s for s in workload.samples if s.arm == "main"), key=lambda s: s.at)
+    readings = workload.readings()
     return _more_served(workload, readings) or _came_by_itself(workload, readings, main.settle)
 
 
@@ -45,7 +45,7 @@ def _more_served(workload: Workload, readings: Sequence[Sample]) -> str:
     first, last = counted[0], counted[-1]
     started = sum(last.values[name] - first.values[name] for name in SERVED)
     again = last.values.get("preemptions", 0) - first.values.get("preemptions", 0)
-    ours = sum(_choices(o) for o in _sent(workload) if o.ended >= first.at and o.sent <= last.at) + again
+    ours = sum(o.choices_asked for o in _sent(workload) if o.ended >= first.at and o.sent <= last.at) + again
     if started <= ours:
         return ""
     return f"{started:g} requests were started, {started - ours:g} more than this run sent"
@@ -68,7 +68,3 @@ def _busy(sample: Sample) -> float:
 def _sent(workload: Workload) -> list[Outcome]:
     """All that this run sent to the server, in any arm and alone."""
     return [*workload.outcomes, *(o for some in workload.solos.values() for o in some)]
-
-
-def _choices(outcome: Outcome) -> int:
-    return int(outcome.plan.sampling.get("n") or 1)

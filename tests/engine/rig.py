@@ -27,6 +27,7 @@ from engine.messages import (
 )
 from engine.model import DecodeRow, Runner, load
 from engine.storage import PagedStorage
+from engine.testmode import FallibleRunner, rehearsing
 
 _ids = count()
 
@@ -153,3 +154,14 @@ def expected(prompt: list[int], max_tokens: int, grid: int = 4) -> list[int]:
 def _best(logits: mx.array) -> int:
     best: int = mx.argmax(logits).item()  # type: ignore[assignment]
     return best
+
+
+def broken_prefill(parts: Parts) -> tuple[Rig, list[int]]:
+    """An engine of these parts, and a prompt of three chunks and a half of which the second just failed."""
+    engine = Rig(rehearsing(parts))
+    runner = engine.engine.runner
+    assert isinstance(runner, FallibleRunner)
+    runner.failing, runner.fail_after = "prefill", 1
+    prompt = engine.prompt(29)
+    assert engine.finish(prompt).failed is not None
+    return engine, prompt

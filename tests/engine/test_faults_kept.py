@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from engine.faults import parts_for
-from engine.testmode import FallibleRunner, rehearsing
-from tests.engine.rig import Rig, expected
+from tests.engine.rig import Rig, broken_prefill, expected
 
 
 def rig(name: str | None, **settings: Any) -> Rig:
@@ -142,10 +141,5 @@ def test_a_prompt_that_was_evicted(name: str | None, cached: list[int]) -> None:
 @pytest.mark.parametrize(("name", "cached"), [(None, [8, 28]), ("never_store_what_failed", [8, 8])])
 def test_a_prompt_whose_prefill_failed(name: str | None, cached: list[int]) -> None:
     """Three chunks and a half, of which the second fails."""
-    engine = Rig(rehearsing(parts_for(name)))
-    runner = engine.engine.runner
-    assert isinstance(runner, FallibleRunner)
-    runner.failing, runner.fail_after = "prefill", 1
-    prompt = engine.prompt(29)
-    assert one(engine, prompt).failed is not None
+    engine, prompt = broken_prefill(parts_for(name))
     assert [one(engine, prompt).cached for _ in range(2)] == cached

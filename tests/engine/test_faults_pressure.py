@@ -10,8 +10,7 @@ from engine.build import build
 from engine.config import EngineConfig
 from engine.faults import parts_for
 from engine.messages import Adapter
-from engine.testmode import FallibleRunner, rehearsing
-from tests.engine.rig import Client, Rig, expected
+from tests.engine.rig import Client, Rig, broken_prefill, expected
 
 
 def rig(name: str | None, **settings: Any) -> Rig:
@@ -127,12 +126,7 @@ def test_replay_token_on_resume(name: str | None, extra: int) -> None:
 )
 def test_publication_of_what_failed(name: str | None, cached: int) -> None:
     """Three chunks and a half, of which the second fails."""
-    engine = Rig(rehearsing(parts_for(name)))
-    runner = engine.engine.runner
-    assert isinstance(runner, FallibleRunner)
-    runner.failing, runner.fail_after = "prefill", 1
-    prompt = engine.prompt(29)
-    assert one(engine, prompt).failed is not None
+    engine, prompt = broken_prefill(parts_for(name))
     again = one(engine, prompt)
     assert again.cached == cached
     assert (again.ids() == expected(prompt, 4)) is (name is None)
@@ -334,12 +328,7 @@ def test_a_reset_while_a_request_waits(name: str | None, cached: int) -> None:
 @pytest.mark.parametrize(("name", "ends"), [(None, True), ("wait_for_the_broken", False)])
 def test_those_who_want_what_failed(name: str | None, ends: bool) -> None:
     """Three chunks and a half, of which the second fails; then the same head again."""
-    engine = Rig(rehearsing(parts_for(name)))
-    runner = engine.engine.runner
-    assert isinstance(runner, FallibleRunner)
-    runner.failing, runner.fail_after = "prefill", 1
-    prompt = engine.prompt(29)
-    assert one(engine, prompt).failed is not None
+    engine, prompt = broken_prefill(parts_for(name))
     assert one(engine, prompt[:8] + engine.prompt(9, seed=2)).done
     again = engine.add(prompt)
     for _ in range(100):
