@@ -184,6 +184,8 @@ class Outcome(Record):
     """Usage objects seen in the reply."""
     rejected: bool = False
     """Refused with 4xx or 503 and an error body, so that the client knows why."""
+    told: bool = False
+    """What `error` says came from the server, as a status or an event of a reply that arrived whole."""
 
     @property
     def ok(self) -> bool:

@@ -30,6 +30,10 @@ class BadReply(Exception):
     """A reply that is not what was asked for; the message is the outcome's error."""
 
 
+class _Told(BadReply):
+    """The server itself says what went wrong: it was there to say it."""
+
+
 @dataclass
 class _Said:
     """What the chunks of one choice add up to."""
@@ -94,7 +98,7 @@ class _Parts:
         if not isinstance(data, dict):
             raise BadReply(f"a reply that is no JSON object: {_shorten(json.dumps(data))}")
         if (error := data.get("error")) is not None:
-            raise BadReply(f"the server reports: {_message(error)}")
+            raise _Told(f"the server reports: {_message(error)}")
         for place, choice in enumerate(_choices(data)):
             index = choice.get("index", place) if isinstance(choice, dict) else place
             self.choices.setdefault(index, _Said()).add(choice, _ids(data, choice, place, answer), at)
@@ -144,16 +148,17 @@ def _ids(data: dict[str, Any], choice: Any, place: int, answer: Answer) -> Any:
 
 def to_outcome(raw: RawReply, plan: PlannedRequest, arm: str, answer: Answer) -> Outcome:
     """What the reply says, with everything that is wrong with it in `error`. Raises nothing."""
-    parts, error = _Parts(), raw.error
+    parts, error, told = _Parts(), raw.error, False
     try:
         _collect(raw, parts, answer)
     except Exception as bad:
+        told = error is None and isinstance(bad, _Told)
         error = error or _what_is_wrong(bad)
     if raw.left is not None:
         # What a server says to a client that has left, or that had its request ended, is no failure.
         error = None
     try:
-        return _outcome(raw, plan, arm, parts, error)
+        return _outcome(raw, plan, arm, parts, error).model_copy(update={"told": told})
     except Exception as bad:
         return _outcome(raw, plan, arm, _Parts(), error or _what_is_wrong(bad))
 
@@ -232,7 +237,7 @@ def _collect(raw: RawReply, parts: _Parts, answer: Answer) -> None:
     if raw.status is None:
         return
     if raw.status != 200:
-        raise BadReply(_refusal(raw))
+        raise _Told(_refusal(raw))
     if raw.streamed:
         _stream(raw, parts, answer)
     elif raw.error is None and raw.left is None:

@@ -169,7 +169,10 @@ def trouble(target: Target, outcomes: Sequence[Outcome]) -> str | None:
     late = [outcome for outcome in outcomes if outcome.timed_out]
     if late:
         return f"{late[0].id} timed out: {late[0].error}"
-    return target.gone(_DYING) if any(outcome.error for outcome in outcomes) else None
+    failed = [outcome for outcome in outcomes if outcome.error]
+    # Who told what went wrong is alive; a reply that broke off may be the first sign of a death.
+    grace = 0.0 if all(outcome.told for outcome in failed) else _DYING
+    return target.gone(grace) if failed else None
 
 
 def _size(request: PlannedRequest) -> int:

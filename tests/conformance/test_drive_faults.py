@@ -131,6 +131,20 @@ def test_a_series_stops_when_the_server_is_gone(tmp_path: Path) -> None:
     assert len(seen.outcomes) == 1
 
 
+@pytest.mark.parametrize("fault", BROKEN)
+def test_only_a_reply_that_broke_off_may_be_a_death_to_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    graces: list[float] = []
+    behaviour = Behaviour()
+    with fake_target(behaviour) as (target, _):
+        behaviour.fault = fault
+        monkeypatch.setattr(target, "gone", graces.append)
+        driven(tmp_path, target, send())
+    assert all((grace == 0) is (fault in ("error-event", "status")) for grace in graces)
+    assert graces
+
+
 def test_a_server_killed_in_a_burst_leaves_a_usable_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,21 @@ def test_a_refusal_is_an_error_in_words(status: int, body: Any, error: str) -> N
     assert (found.error, found.status, found.cached) == (error, status, None)
 
 
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (whole({"error": "no room"}, 500), True),
+        (streamed(token("a", 5), {"error": "no room"}, done=False), True),
+        (streamed(token("a", 5), {"error": "no room"}, done=False, error="cut"), False),
+        (streamed(token("a", 5), done=False, error="cut"), False),
+        (streamed(token("a", 5), b"{oh"), False),
+        (streamed(token("a", 5)), False),
+    ],
+)
+def test_who_said_what_went_wrong_is_kept(found: Outcome, told: bool) -> None:
+    assert found.told is told
+
+
 def test_no_reply_at_all_keeps_the_reason() -> None:
     found = outcome(RawReply(sent=1.0, ended=1.0, error="cannot connect"))
     assert (found.error, found.status, found.ok) == ("cannot connect", None, False)
