@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
 import mlx.core as mx
 
+from engine.device import least_rows, most_tiles
 from engine.kvview import KVView
 
 if TYPE_CHECKING:
@@ -121,8 +123,8 @@ class Slot:
 class CanonicalModel:
     """The canonical forward over weights in mlx-lm's Llama names.
 
-    Hidden rows travel as [N, T, hidden]: N = 1, T = grid in prefill; N = sequences, T = 1 in decode and at
-    the head, and there N is at least `least_rows`: a row that is alone gets copies, thrown away afterwards.
+    Hidden rows travel as [N, T, hidden]. Prefill: N tiles of T = grid rows, at most `most_tiles`. Decode and
+    the head: N sequences, T = 1, at least `least_rows`: a row alone gets copies, thrown away afterwards.
 
     How to break it, for the fault `shape_dependent_rows` and for negative controls: override `tiles` to yield
     tiles off the grid (such as one from ``start`` to ``stop``) or `project` to run one flat product
@@ -142,6 +144,7 @@ class CanonicalModel:
         self.config = config
         self.grid = grid
         self.least_rows = least_rows()
+        self.most_tiles = most_tiles()
         # Not `or`: an mlx.nn rope is an empty dict, and false.
         self._rope = _plain_rope(config) if rope is None else rope
         self._embedding = weights["model.embed_tokens.weight"]
@@ -166,22 +169,24 @@ class CanonicalModel:
     def prefill(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> mx.array:
         """See `Runner.prefill`."""
         _check_range(tokens, start, stop)
-        tiles = list(self.tiles(start, stop))
-        for base, end in tiles[:-1]:
-            self._tile(view, tokens, base, end, start, stop, last=False)
-        base, end = tiles[-1]
-        hidden = self._tile(view, tokens, base, end, start, stop, last=True)
-        row = stop - 1 - base
+        *others, last = self._abreast(start, stop)
+        for tiles in others:
+            self._stored(view, tokens, tiles, start, stop)
+        x, q, slots = self._stored(view, tokens, last, start, stop)
+        hidden = self._mixed(self._top, x, self._attended(self._top, q, slots))
+        row = stop - 1 - last[-1][0]
         return self._logits(hidden[:, row : row + 1])[0]
 
     def prefill_logits(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> list[mx.array]:
         """See `Runner.prefill_logits`. Row by row: the head's product has one shape everywhere."""
         _check_range(tokens, start, stop)
         logits = []
-        for base, end in self.tiles(start, stop):
-            hidden = self._tile(view, tokens, base, end, start, stop, last=True)
-            rows = range(max(start - base, 0), min(stop, end) - base)
-            logits += [self._logits(hidden[:, row : row + 1])[0] for row in rows]
+        for tiles in self._abreast(start, stop):
+            x, slots = self._tiles(view, tokens, tiles, start, stop)
+            hidden = self._layers(x, slots)
+            for n, slot in enumerate(slots):
+                rows = range(slot.keep.start, slot.keep.stop)
+                logits += [self._logits(hidden[n : n + 1, row : row + 1])[0] for row in rows]
         return logits
 
     def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
@@ -229,24 +234,37 @@ class CanonicalModel:
         """Keys and values [kv_heads, keys, head_dim] that the slot's rows attend over."""
         return slot.view.read(layer, slot.keys)
 
-    def _tile(
-        self, view: KVView, tokens: Sequence[int], base: int, end: int, start: int, stop: int, *, last: bool
-    ) -> mx.array:
-        keep = slice(max(start - base, 0), min(stop, end) - base)
-        slot = self._slot(view, base, end - base, keep, end)
-        ids = list(tokens[base : min(stop, end)])
-        x = self._embedding[mx.array(ids + [0] * (end - base - len(ids)))][None]
-        return self._layers(x, [slot]) if last else self._store_only(x, slot)
+    def _abreast(self, start: int, stop: int) -> Iterator[list[tuple[int, int]]]:
+        """The tiles of [start, stop), as many of one height together as go through the layers at once."""
+        for _, alike in groupby(self.tiles(start, stop), lambda tile: tile[1] - tile[0]):
+            tiles = list(alike)
+            for first in range(0, len(tiles), self.most_tiles):
+                yield tiles[first : first + self.most_tiles]
 
-    def _store_only(self, x: mx.array, slot: Slot) -> mx.array:
-        # No one asks for the last layer's output before the last tile: its keys and values are enough.
-        top = self.shape.layers - 1
-        for layer in range(top):
-            x = self._layer(layer, x, [slot])
-        _, k, v = self._heads(top, x, [slot])
+    def _tiles(
+        self, view: KVView, tokens: Sequence[int], tiles: Sequence[tuple[int, int]], start: int, stop: int
+    ) -> tuple[mx.array, list[Slot]]:
+        """Embedded rows [N, T, hidden] of N tiles, and where each writes and reads."""
+        ids, slots = [], []
+        for base, end in tiles:
+            known = list(tokens[base : min(stop, end)])
+            ids.append(known + [0] * (end - base - len(known)))
+            keep = slice(max(start - base, 0), min(stop, end) - base)
+            slots.append(self._slot(view, base, end - base, keep, end))
+        return self._embedding[mx.array(ids)], slots
+
+    def _stored(
+        self, view: KVView, tokens: Sequence[int], tiles: Sequence[tuple[int, int]], start: int, stop: int
+    ) -> tuple[mx.array, mx.array, Sequence[Slot]]:
+        """Compute and store the rows of some tiles. Of the last one: hidden rows [1, T, hidden] below the top
+        layer, its queries there, and its slot; nobody asks for the others' output."""
+        x, slots = self._tiles(view, tokens, tiles, start, stop)
+        for layer in range(self._top):
+            x = self._layer(layer, x, slots)
+        q, k, v = self._heads(self._top, x, slots)
         mx.eval(k, v)
-        self.write(slot, top, k[0], v[0])
-        return x
+        self._store(self._top, k, v, slots)
+        return x[-1:], q[-1:], slots[-1:]
 
     def _layers(self, x: mx.array, slots: Sequence[Slot]) -> mx.array:
         for layer in range(self.shape.layers):
@@ -254,17 +272,26 @@ class CanonicalModel:
         return x
 
     def _layer(self, layer: int, x: mx.array, slots: Sequence[Slot]) -> mx.array:
-        x = x + self._attention(layer, x, slots)
+        return self._mixed(layer, x, self._attention(layer, x, slots))
+
+    def _mixed(self, layer: int, x: mx.array, attention: mx.array) -> mx.array:
+        x = x + attention
         h = self._norm(f"model.layers.{layer}.post_attention_layernorm", x)
         gate, up = (self._linear(layer, f"mlp.{name}_proj", h) for name in ("gate", "up"))
         return x + self._linear(layer, "mlp.down_proj", gate * mx.sigmoid(gate) * up)
 
     def _attention(self, layer: int, x: mx.array, slots: Sequence[Slot]) -> mx.array:
         q, k, v = self._heads(layer, x, slots)
+        self._store(layer, k, v, slots)
+        return self._attended(layer, q, slots)
+
+    def _store(self, layer: int, k: mx.array, v: mx.array, slots: Sequence[Slot]) -> None:
         for n, slot in enumerate(slots):
             self.write(slot, layer, k[n], v[n])
+
+    def _attended(self, layer: int, q: mx.array, slots: Sequence[Slot]) -> mx.array:
         rows = [self._attend_stored(layer, q[n], slot) for n, slot in enumerate(slots)]
-        merged = mx.stack(rows).swapaxes(1, 2).reshape(*x.shape[:2], -1)
+        merged = mx.stack(rows).swapaxes(1, 2).reshape(len(slots), q.shape[2], -1)
         return self._linear(layer, "self_attn.o_proj", merged)
 
     def _attend_stored(self, layer: int, q: mx.array, slot: Slot) -> mx.array:
@@ -312,17 +339,12 @@ class CanonicalModel:
         return position - position % self.grid + self.grid
 
     @property
+    def _top(self) -> int:
+        return self.shape.layers - 1
+
+    @property
     def _scale(self) -> float:
         return 1 / math.sqrt(self.config.head_dim)
-
-
-def least_rows() -> int:
-    """Fewest rows that share a decode step on the default device: 2 on a GPU, 1 elsewhere.
-
-    Measured on an H200 (MLX 0.32.4, CUDA 13, bf16): a batch of one gets other bits than any batch of 2 to 16,
-    and those agree with each other. A CPU gives a batch of one the same product as each of a larger batch.
-    """
-    return 2 if mx.default_device().type == mx.DeviceType.gpu else 1
 
 
 def _check_range(tokens: Sequence[int], start: int, stop: int) -> None:

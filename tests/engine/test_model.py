@@ -18,6 +18,7 @@ import mlx.core as mx
 import pytest
 
 from engine.blas import OPENBLAS, available
+from engine.device import least_rows, most_tiles
 from engine.kvview import ArrayView
 from engine.model import (
     CanonicalModel,
@@ -27,7 +28,6 @@ from engine.model import (
     ModelError,
     ModelShape,
     Runner,
-    least_rows,
     load,
 )
 from engine.probe import decode_as_prefill
@@ -141,6 +141,18 @@ def scores_as_it_prefills(runner: Runner, start: int) -> bool:
     return equal([*scored, *rows(part, stop)], [*(logits for _, logits in colds), *rows(colds[-1][0], stop)])
 
 
+def tiles_alone_as_together(kind: type[CanonicalModel] = CanonicalModel, start: int = START) -> bool:
+    """Whether a prefill gives the same bits whatever number of its tiles go through the layers together."""
+    found = []
+    for together in (1, 3, 8):
+        runner = wide(kind)
+        runner.most_tiles = together
+        view, _ = cold(runner, TOKENS, start)
+        logits = runner.prefill(view, TOKENS, start, STOP)
+        found.append([logits, *runner.prefill_logits(view, TOKENS, start, STOP), *rows(view, STOP)])
+    return equal(found[0], found[1]) and equal(found[0], found[2])
+
+
 def alone_as_in_company(runner: Runner) -> bool:
     """Whether rows of different lengths give the same bits alone, in pairs and all eight together."""
     lengths = [33, 96, 200, 317, 401, 512, 600, 645]
@@ -168,6 +180,8 @@ def report() -> dict[str, bool]:
         "scores": scores_as_it_prefills(model(), 64),
         "scores off the grid": scores_as_it_prefills(model(), 45),
         "scores on a wide grid": scores_as_it_prefills(model(grid=128), 45),
+        "tiles together": tiles_alone_as_together(),
+        "tiles together off the grid": tiles_alone_as_together(start=START + 5),
         "company": alone_as_in_company(model()),
         "company on a wide grid": alone_as_in_company(model(grid=128)),
         "company in a wide model": alone_as_in_company(wide()),
@@ -184,6 +198,8 @@ CANONICAL = [
     "scores",
     "scores off the grid",
     "scores on a wide grid",
+    "tiles together",
+    "tiles together off the grid",
     "company",
     "company on a wide grid",
     "company in a wide model",
@@ -299,6 +315,44 @@ def test_a_gpu_decodes_no_row_alone(
 ) -> None:
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(device))
     assert least_rows() == rows
+
+
+# -- tiles that go through the layers together --------------------------------------------------------
+
+
+class CompanyIsOther(CanonicalModel):
+    """A tile gets another product in each number of tiles."""
+
+    def project(self, x: mx.array, linear: Linear) -> mx.array:
+        return super().project(x, linear) * (1.0 + 2.0**-12 * x.shape[0])
+
+
+def test_a_product_that_depends_on_how_many_tiles_there_are_is_seen() -> None:
+    assert not tiles_alone_as_together(CompanyIsOther)
+
+
+@pytest.mark.parametrize(("most", "together"), [(1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (8, [5])])
+def test_as_many_tiles_as_allowed_go_together(most: int, together: list[int]) -> None:
+    seen: list[int] = []
+
+    class Counted(CanonicalModel):
+        def project(self, x: mx.array, linear: Linear) -> mx.array:
+            seen.extend([len(x)] if x.shape[1] > 1 and linear is self._linears[first] else [])
+            return super().project(x, linear)
+
+    first = "model.layers.0.self_attn.q_proj"
+    runner = model(Counted)
+    runner.most_tiles = most
+    cold(runner, TOKENS, 150)
+    assert seen == together
+
+
+@pytest.mark.parametrize(("device", "tiles"), [(mx.gpu, 1), (mx.cpu, 8)])
+def test_a_gpu_computes_each_tile_alone(
+    monkeypatch: pytest.MonkeyPatch, device: mx.DeviceType, tiles: int
+) -> None:
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(device))
+    assert most_tiles() == tiles
 
 
 # -- the numbers, against the textbook formula written out over whole matrices ----------------------
