@@ -22,7 +22,8 @@ import mlx.core as mx
 from engine.fast import FastRows
 from engine.kv import BlockStore
 from engine.messages import Done, Event, Failed, Request, SamplingParams, Started, TextCodec, Token
-from engine.model import CanonicalModel, Linear, LlamaConfig
+from engine.model import CanonicalModel, LlamaConfig
+from engine.products import Linear
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler
 from engine.storage import PagedStorage, blocks_for

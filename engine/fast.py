@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import mlx.core as mx
 
-from engine.model import CanonicalModel, Linear, Runner
+from engine.model import CanonicalModel, Runner
+from engine.products import Linear
 
 
 class FastRows(CanonicalModel):

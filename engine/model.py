@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import mlx.core as mx
 
-from engine.device import least_rows, most_tiles
 from engine.kvview import KVView
+from engine.products import Linear, least_rows, linears, most_tiles
 
 if TYPE_CHECKING:
     from engine.tokenizer import Tokenizer
@@ -98,14 +98,6 @@ class LlamaConfig:
 
 
 @dataclass(frozen=True)
-class Linear:
-    """``x @ weight + bias``; weight [in, out] contiguous, on which the plain BLAS is fastest."""
-
-    weight: mx.array
-    bias: mx.array | None = None
-
-
-@dataclass(frozen=True)
 class Slot:
     """One sequence's part of a forward pass: T consecutive rows, the first at ``position``.
 
@@ -149,8 +141,8 @@ class CanonicalModel:
         self._rope = _plain_rope(config) if rope is None else rope
         self._embedding = weights["model.embed_tokens.weight"]
         self._norms = {name: w for name, w in weights.items() if "norm" in name}
-        self._linears = _linears(weights)
         self._head = "lm_head" if "lm_head.weight" in weights else "model.embed_tokens"
+        self._linears = linears(weights, self._head, grid)
         mx.eval(self._embedding, self._norms, [(w.weight, w.bias) for w in self._linears.values()])
 
     @property
@@ -206,8 +198,13 @@ class CanonicalModel:
             yield base, base + self.grid
 
     def project(self, x: mx.array, linear: Linear) -> mx.array:
-        """[N, T, D] -> [N, T, O] as N products of one shape, the weight broadcast to each."""
-        out = x @ mx.broadcast_to(linear.weight, (x.shape[0], *linear.weight.shape))
+        """[N, T, D] -> [N, T, O] with the bits of N products of one shape: as one, where that was measured to
+        give them, else with the weight broadcast to each."""
+        parts, rows, width = x.shape
+        if parts * rows in linear.together.get(rows, ()):
+            out = (x.reshape(-1, width) @ linear.weight).reshape(parts, rows, -1)
+        else:
+            out = x @ mx.broadcast_to(linear.weight, (parts, *linear.weight.shape))
         return out if linear.bias is None else out + linear.bias
 
     def attend(self, q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> mx.array:
@@ -359,11 +356,6 @@ def _plain_rope(config: LlamaConfig) -> Rope:
         )
 
     return rope
-
-
-def _linears(weights: Mapping[str, mx.array]) -> dict[str, Linear]:
-    names = [n.removesuffix(".weight") for n, w in weights.items() if n.endswith(".weight") and w.ndim == 2]
-    return {n: Linear(mx.contiguous(weights[f"{n}.weight"].T), weights.get(f"{n}.bias")) for n in names}
 
 
 def load(name: str, *, seed: int | None = None, grid: int = 32) -> tuple[Runner, Tokenizer]:

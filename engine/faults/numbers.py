@@ -11,7 +11,8 @@ import mlx.core as mx
 
 from engine.faults.registry import fault
 from engine.kvview import KVView
-from engine.model import CanonicalModel, Linear
+from engine.model import CanonicalModel
+from engine.products import Linear
 from engine.sampling import Sampler
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence

@@ -17,7 +17,8 @@ from engine.digest import DigestModel
 from engine.fast import FastRows, fasten
 from engine.faults import parts_for
 from engine.kvview import ArrayView
-from engine.model import CanonicalModel, DecodeRow, Linear, Runner
+from engine.model import CanonicalModel, DecodeRow, Runner
+from engine.products import Linear
 from engine.tiny import tiny
 from engine.tokenizer import ByteTokenizer
 from tests.engine.test_bits import needs_openblas

@@ -13,17 +13,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import mlx.core as mx
 import pytest
 
 from engine.blas import OPENBLAS, available
-from engine.device import least_rows, most_tiles
 from engine.kvview import ArrayView
 from engine.model import (
     CanonicalModel,
     DecodeRow,
-    Linear,
     LlamaConfig,
     ModelError,
     ModelShape,
@@ -31,6 +30,7 @@ from engine.model import (
     load,
 )
 from engine.probe import decode_as_prefill
+from engine.products import Linear, least_rows
 from engine.tiny import TINY, tiny_weights
 from engine.tokenizer import ByteTokenizer
 
@@ -144,9 +144,9 @@ def scores_as_it_prefills(runner: Runner, start: int) -> bool:
 def tiles_alone_as_together(kind: type[CanonicalModel] = CanonicalModel, start: int = START) -> bool:
     """Whether a prefill gives the same bits whatever number of its tiles go through the layers together."""
     found = []
-    for together in (1, 3, 8):
+    for most in (1, 3, 8):
         runner = wide(kind)
-        runner.most_tiles = together
+        runner.most_tiles = most
         view, _ = cold(runner, TOKENS, start)
         logits = runner.prefill(view, TOKENS, start, STOP)
         found.append([logits, *runner.prefill_logits(view, TOKENS, start, STOP), *rows(view, STOP)])
@@ -212,15 +212,20 @@ def builtin() -> dict[str, bool]:
 
 
 @cache
-def openblas() -> dict[str, bool]:
+def in_openblas(name: str, module: str = "test_model") -> Any:
+    """What a function of a module here returns in a process that computes with OpenBLAS."""
     code = (
         f"import ctypes; ctypes.CDLL({OPENBLAS!r}, ctypes.RTLD_GLOBAL)\n"
-        "import json; from tests.engine.test_model import report; print(json.dumps(report()))"
+        f"import json; from tests.engine import {module}; print(json.dumps({module}.{name}()))"
     )
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
-    seen: dict[str, bool] = json.loads(run.stdout)
+    return json.loads(run.stdout)
+
+
+def openblas() -> dict[str, bool]:
+    seen: dict[str, bool] = in_openblas("report")
     return seen
 
 
@@ -315,44 +320,6 @@ def test_a_gpu_decodes_no_row_alone(
 ) -> None:
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(device))
     assert least_rows() == rows
-
-
-# -- tiles that go through the layers together --------------------------------------------------------
-
-
-class CompanyIsOther(CanonicalModel):
-    """A tile gets another product in each number of tiles."""
-
-    def project(self, x: mx.array, linear: Linear) -> mx.array:
-        return super().project(x, linear) * (1.0 + 2.0**-12 * x.shape[0])
-
-
-def test_a_product_that_depends_on_how_many_tiles_there_are_is_seen() -> None:
-    assert not tiles_alone_as_together(CompanyIsOther)
-
-
-@pytest.mark.parametrize(("most", "together"), [(1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (8, [5])])
-def test_as_many_tiles_as_allowed_go_together(most: int, together: list[int]) -> None:
-    seen: list[int] = []
-
-    class Counted(CanonicalModel):
-        def project(self, x: mx.array, linear: Linear) -> mx.array:
-            seen.extend([len(x)] if x.shape[1] > 1 and linear is self._linears[first] else [])
-            return super().project(x, linear)
-
-    first = "model.layers.0.self_attn.q_proj"
-    runner = model(Counted)
-    runner.most_tiles = most
-    cold(runner, TOKENS, 150)
-    assert seen == together
-
-
-@pytest.mark.parametrize(("device", "tiles"), [(mx.gpu, 1), (mx.cpu, 8)])
-def test_a_gpu_computes_each_tile_alone(
-    monkeypatch: pytest.MonkeyPatch, device: mx.DeviceType, tiles: int
-) -> None:
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(device))
-    assert most_tiles() == tiles
 
 
 # -- the numbers, against the textbook formula written out over whole matrices ----------------------
