@@ -26,8 +26,9 @@ import requests
 from bench.client import engine, say
 
 LIMIT = 1800.0
-"""Seconds that one run of the quick set may take."""
+"""Seconds that one run may take."""
 _ACCUSE = ("fail", "error", "timeout")
+_QUICK, _WHOLE = ("-m", "quick", "--scale", "ci"), ("--scale", "full")
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,12 @@ def main(argv: Sequence[str]) -> int:
         return 2
     alarms = 0
     for number in range(args.runs):
-        alarms += _told(chosen[number % len(chosen)], number, Path(args.keep) if args.keep else None)
-    say(f"runs of the quick set: {args.runs}; false alarms", str(alarms), "0")
+        condition = chosen[number % len(chosen)]
+        alarms += _told(
+            condition, number, _WHOLE if args.whole else _QUICK, Path(args.keep) if args.keep else None
+        )
+    what = "whole suite" if args.whole else "quick set"
+    say(f"runs of the {what}: {args.runs}; false alarms", str(alarms), "0")
     return 1 if alarms else 0
 
 
@@ -90,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
         "--only", action="append", default=[], metavar="NAME", help=f"one of: {', '.join(_names())}"
     )
     parser.add_argument(
+        "--whole", action="store_true", help="the whole suite at full scale, not the quick set at a small one"
+    )
+    parser.add_argument(
         "--keep", metavar="DIR", help="keep output and history of runs that accused the engine"
     )
     return parser
@@ -99,10 +107,10 @@ def _names() -> list[str]:
     return [condition.name for condition in CONDITIONS]
 
 
-def _told(condition: Condition, number: int, keep: Path | None) -> int:
+def _told(condition: Condition, number: int, which: Sequence[str], keep: Path | None) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        text, found = _run(condition, Path(folder))
+        text, found = _run(condition, which, Path(folder))
         alarms = sum(found[status] for status in _ACCUSE)
         if alarms and keep is not None:
             kept = keep / f"{number:02}-{condition.name.replace(' ', '-')}"
@@ -115,13 +123,13 @@ def _told(condition: Condition, number: int, keep: Path | None) -> int:
     return alarms
 
 
-def _run(condition: Condition, folder: Path) -> tuple[str, Counter[str]]:
+def _run(condition: Condition, which: Sequence[str], folder: Path) -> tuple[str, Counter[str]]:
     """Output and verdicts by kind; a run without a report is an error of its own."""
     report = folder / "report.json"
     with _target(condition) as target, _burning(condition.burn):
         command = [
-            sys.executable, "-m", "pytest", "conformance/", "-m", "quick", "--scale", "ci", "-q",
-            "-p", "no:cacheprovider", "--allow-inconclusive", "--report-json", str(report),
+            sys.executable, "-m", "pytest", "conformance/", *which, "-q", "-p", "no:cacheprovider",
+            "--allow-inconclusive", "--report-json", str(report),
             "--history", str(folder / "history.jsonl"), *condition.pytest, *target,
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)

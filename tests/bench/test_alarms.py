@@ -51,6 +51,15 @@ def test_a_fail_is_an_alarm_and_a_run_without_report_too(
     assert f"1 {kept}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("flags", "quick", "scale"), [([], True, "ci"), (["--whole"], False, "full")])
+def test_the_quick_set_is_run_or_all_of_it(
+    commands: Commands, capsys: pytest.CaptureFixture[str], flags: list[str], quick: bool, scale: str
+) -> None:
+    alarms.main(["--only", "plain", "--runs", "1", *flags])
+    assert ("quick" in commands[0], commands[0][commands[0].index("--scale") + 1]) == (quick, scale)
+    assert ("quick set" in capsys.readouterr().out) is quick
+
+
 def test_an_unknown_condition_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert alarms.main(["--only", "nothing"]) == 2
     assert "another client" in capsys.readouterr().err
