@@ -69,7 +69,8 @@ class Runner(Protocol):
         """Compute and write positions [start, stop) of ``tokens``.
 
         Rows are computed from the grid line at or below ``start``; those below ``start`` are thrown away, for
-        they are in pinned blocks. Returns the evaluated fp32 logits [vocab] of position ``stop - 1``.
+        they are in pinned blocks. Returns the fp32 logits [vocab] of position ``stop - 1``, not evaluated:
+        whoever wants none drops them unpaid, else they are used before the next write.
         Raises ValueError unless ``0 <= start < stop <= len(tokens)``.
         """
 
@@ -165,7 +166,8 @@ class CanonicalModel:
         for tiles in others:
             self._stored(view, tokens, tiles, start, stop)
         x, q, slots = self._stored(view, tokens, last, start, stop)
-        hidden = self._mixed(self._top, x, self._attended(self._top, q, slots))
+        attention = self.attend(q[0], *self.read(slots[0], self._top), slots[0].mask)
+        hidden = self._mixed(self._top, x, self._merged(self._top, [attention]))
         row = stop - 1 - last[-1][0]
         return self._logits(hidden[:, row : row + 1])[0]
 
@@ -178,7 +180,7 @@ class CanonicalModel:
             hidden = self._layers(x, slots)
             for n, slot in enumerate(slots):
                 rows = range(slot.keep.start, slot.keep.stop)
-                logits += [self._logits(hidden[n : n + 1, row : row + 1])[0] for row in rows]
+                logits += [_known(self._logits(hidden[n : n + 1, row : row + 1]))[0] for row in rows]
         return logits
 
     def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
@@ -186,7 +188,7 @@ class CanonicalModel:
         copies = list(rows[:1]) * (self.least_rows - len(rows))
         slots = [self._step(row, 1) for row in rows] + [self._step(row, 0) for row in copies]
         x = self._embedding[mx.array([row.token for row in (*rows, *copies)])][:, None]
-        return self._logits(self._layers(x, slots))[: len(rows)]
+        return _known(self._logits(self._layers(x, slots)))[: len(rows)]
 
     def stand_in(self) -> CanonicalModel:
         """The model to measure in place of this one: the same products, perhaps over fewer stored bytes."""
@@ -287,14 +289,28 @@ class CanonicalModel:
             self.write(slot, layer, k[n], v[n])
 
     def _attended(self, layer: int, q: mx.array, slots: Sequence[Slot]) -> mx.array:
-        rows = [self._attend_stored(layer, q[n], slot) for n, slot in enumerate(slots)]
-        merged = mx.stack(rows).swapaxes(1, 2).reshape(len(slots), q.shape[2], -1)
-        return self._linear(layer, "self_attn.o_proj", merged)
+        """The next slot's work is laid out while one computes, and begins when what that one read is gone."""
+        reads = self._reads(layer, slots)
+        rows: list[mx.array] = []
+        for n, slot in enumerate(slots):
+            rows.append(self.attend(q[n], *next(reads), slot.mask))
+            mx.eval(rows[-2:-1])
+            mx.async_eval(rows[-1])  # type: ignore[no-untyped-call]
+        return self._merged(layer, rows)
 
-    def _attend_stored(self, layer: int, q: mx.array, slot: Slot) -> mx.array:
-        out = self.attend(q, *self.read(slot, layer), slot.mask)
-        mx.eval(out)  # so that what was read is gone before the next slot reads, and before the next write
-        return out
+    def _reads(self, layer: int, slots: Sequence[Slot]) -> Iterator[tuple[mx.array, mx.array]]:
+        """Keys and values for each slot; tiles of one sequence have theirs gathered once."""
+        for _, alike in groupby(slots, lambda slot: id(slot.view)):
+            *others, last = alike
+            both = self.read(last, layer)
+            for slot in others:
+                yield both[0][:, : slot.keys], both[1][:, : slot.keys]
+            yield both
+            del both  # else it would still be held when the next sequence reads
+
+    def _merged(self, layer: int, rows: list[mx.array]) -> mx.array:
+        merged = mx.stack(rows).swapaxes(1, 2).reshape(len(rows), rows[0].shape[1], -1)
+        return self._linear(layer, "self_attn.o_proj", merged)
 
     def _heads(self, layer: int, x: mx.array, slots: Sequence[Slot]) -> tuple[mx.array, mx.array, mx.array]:
         h = self._norm(f"model.layers.{layer}.input_layernorm", x)
@@ -320,9 +336,7 @@ class CanonicalModel:
         """fp32 [vocab] of each of [N, 1, hidden]; the one row of a prefill gets copies as in decode."""
         copies = [hidden[:1]] * (self.least_rows - hidden.shape[0])
         h = self._norm("model.norm", mx.concatenate([hidden, *copies]))
-        logits = list(self.project(h, self._linears[self._head])[: len(hidden), 0].astype(mx.float32))
-        mx.eval(logits)
-        return logits
+        return list(self.project(h, self._linears[self._head])[: len(hidden), 0].astype(mx.float32))
 
     def _step(self, row: DecodeRow, kept: int) -> Slot:
         return self._slot(row.view, row.position, 1, slice(0, kept), self._tile_end(row.position))
@@ -342,6 +356,11 @@ class CanonicalModel:
     @property
     def _scale(self) -> float:
         return 1 / math.sqrt(self.config.head_dim)
+
+
+def _known(logits: list[mx.array]) -> list[mx.array]:
+    mx.eval(logits)
+    return logits
 
 
 def _check_range(tokens: Sequence[int], start: int, stop: int) -> None:

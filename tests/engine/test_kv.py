@@ -145,8 +145,9 @@ SEQUENCES, LENGTH = 8, 1000
 class GathersAtOnce(CanonicalModel):
     """Nothing is evaluated before all sequences have read: their rows of a layer exist twice."""
 
-    def _attend_stored(self, layer: int, q: mx.array, slot: Slot) -> mx.array:
-        return self.attend(q, *self.read(slot, layer), slot.mask)
+    def _attended(self, layer: int, q: mx.array, slots: Sequence[Slot]) -> mx.array:
+        rows = [self.attend(q[n], *self.read(slot, layer), slot.mask) for n, slot in enumerate(slots)]
+        return self._merged(layer, rows)
 
 
 class ReadsAsItWrites(CanonicalModel):
