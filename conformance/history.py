@@ -185,7 +185,7 @@ class Outcome(Record):
     rejected: bool = False
     """Refused with 4xx or 503 and an error body, so that the client knows why."""
     told: bool = False
-    """What `error` says came from the server, as a status or an event of a reply that arrived whole."""
+    """What `error` says came from the server, as a status or an event, and nothing else was wrong."""
 
     @property
     def ok(self) -> bool:

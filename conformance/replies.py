@@ -156,7 +156,7 @@ def to_outcome(raw: RawReply, plan: PlannedRequest, arm: str, answer: Answer) ->
         error = error or _what_is_wrong(bad)
     if raw.left is not None:
         # What a server says to a client that has left, or that had its request ended, is no failure.
-        error = None
+        error, told = None, False
     try:
         return _outcome(raw, plan, arm, parts, error).model_copy(update={"told": told})
     except Exception as bad:

@@ -24,7 +24,7 @@ from conformance.wire import Exchange, RawReply
 _TELL = 2.0
 """Seconds between progress lines."""
 _UNMEASURED_TTFT = 0.3
-_DYING = 0.5
+_DYING, _BRIEFLY = 0.5, 0.1
 """Seconds in which a process whose connections broke may still be about to end."""
 
 
@@ -170,8 +170,9 @@ def trouble(target: Target, outcomes: Sequence[Outcome]) -> str | None:
     if late:
         return f"{late[0].id} timed out: {late[0].error}"
     failed = [outcome for outcome in outcomes if outcome.error]
-    # Who told what went wrong is alive; a reply that broke off may be the first sign of a death.
-    grace = 0.0 if all(outcome.told for outcome in failed) else _DYING
+    # Who told what went wrong was there to tell it, if perhaps as its last word; a reply that broke off is
+    # more often the first sign of a death.
+    grace = _BRIEFLY if all(outcome.told for outcome in failed) else _DYING
     return target.gone(grace) if failed else None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from conformance.history import Outcome
+from conformance.history import Outcome, Sample
 from conformance.judges.base import Case, Finding, cached_of, guard, mark_ref, need, register, seen, step_ref
 from conformance.judges.out import (
     cold_equals_cold,
@@ -145,18 +145,24 @@ def _why_not(case: Case, leader: Outcome, followers: Sequence[Outcome]) -> str:
 
 
 def written_by(case: Case, outcome: Outcome) -> int | None:
-    """Prompt tokens computed between the moment a request was sent and the moment its client left.
+    """Prompt tokens computed between the moment a request was sent and the moment its client left, at least.
 
     By the server's own counter, which is the request's alone while others wait or are idle; None when it was
     not read in between.
     """
-    readings = [
-        (s.at, s.values["computed_tokens"]) for s in case.workload.readings() if "computed_tokens" in s.values
-    ]
+    readings = [s for s in case.workload.readings() if "computed_tokens" in s.values]
     need(bool(readings), "the target does not tell how many tokens it has computed")
-    before = [value for at, value in readings if at <= outcome.sent]
-    during = [value for at, value in readings if outcome.sent < at <= outcome.ended]
-    return int(max(during) - before[-1]) if before and during else None
+    during = [s for s in readings if outcome.sent < s.at <= outcome.ended]
+    # Readings have gaps on a busy machine: one of before may lack what earlier requests computed after it.
+    start = [*during[:1], *(s for s in readings if _between(case, s, outcome))][-1:]
+    return int(during[-1].values["computed_tokens"] - start[0].values["computed_tokens"]) if during else None
+
+
+def _between(case: Case, sample: Sample, outcome: Outcome) -> bool:
+    """Whether a reading is of the quiet between a request and all that were sent before it."""
+    earlier = [o for o in case.workload.outcomes if o.arm == outcome.arm and o.sent < outcome.sent]
+    quiet = not sample.values.get("running") and not sample.values.get("waiting")
+    return quiet and max((o.ended for o in earlier), default=0.0) <= sample.at <= outcome.sent
 
 
 def _from_zero(case: Case, cancel: Cancel) -> tuple[str, str | None]:

@@ -13,7 +13,7 @@ import pytest
 
 from conformance.connecting import Address
 from conformance.fleet import open_target
-from conformance.sending import Sender
+from conformance.sending import Sender, trouble
 from conformance.spec import Leave
 from conformance.target import TargetOptions
 from tests.conformance import fakeserver
@@ -132,7 +132,7 @@ def test_a_series_stops_when_the_server_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_only_a_reply_that_broke_off_may_be_a_death_to_wait_for(
+def test_a_reply_that_broke_off_is_more_likely_a_death_than_one_that_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
     graces: list[float] = []
@@ -141,8 +141,18 @@ def test_only_a_reply_that_broke_off_may_be_a_death_to_wait_for(
         behaviour.fault = fault
         monkeypatch.setattr(target, "gone", graces.append)
         driven(tmp_path, target, send())
-    assert all((grace == 0) is (fault in ("error-event", "status")) for grace in graces)
-    assert graces
+    assert set(graces) == {0.1 if fault in ("error-event", "status") else 0.5}
+
+
+def test_one_reply_of_a_burst_that_broke_off_is_enough_to_wait_for(tmp_path: Path) -> None:
+    graces: list[float] = []
+    with fake_target() as (target, _):
+        told = target.send(planned("a", LONG)).model_copy(update={"error": "no room", "told": True})
+        cut = told.model_copy(update={"error": "cut", "told": False})
+        target.gone = graces.append  # type: ignore[method-assign, assignment]
+        for burst in ([told, told], [told, cut], [told.model_copy(update={"error": None, "told": False})]):
+            trouble(target, burst)
+    assert graces == [0.1, 0.5]
 
 
 def test_a_server_killed_in_a_burst_leaves_a_usable_history(

@@ -209,6 +209,20 @@ def test_a_retry_whose_first_try_was_not_sampled_is_vacuous() -> None:
     assert retry(made).reason == "every client left too early to be owed a hit"
 
 
+@pytest.mark.parametrize(("running", "passes"), [(1, True), (0, False)])
+def test_what_an_earlier_request_still_computed_is_not_owed(running: int, passes: bool) -> None:
+    # Readings have a gap: the last one before the leader was sent lacks 96 tokens of an earlier request.
+    made = retried(64)
+    earlier = reply(ask("four", suffix(7)), 0.05, 0.3, status=None, error="left", left="prefilling")
+    made.outcomes.insert(0, earlier)
+    made.samples = [
+        sample(0.1 if running else 0.4, "four", computed_tokens=1000, running=running, waiting=0),
+        sample(0.6, "leader", computed_tokens=1096, running=1, waiting=0),
+        sample(1.9, "leader", computed_tokens=1224, running=1, waiting=0),
+    ]
+    assert (retry(made).status is Status.PASS) is passes
+
+
 def test_a_retry_before_the_client_left_is_vacuous() -> None:
     reason = "no client of 'leader' was seen to leave in mid-prefill before its retry"
     assert retry(retried(0, sent=1.5)).reason == reason
