@@ -1,4 +1,4 @@
-"""`python -m bench alarms`: the quick set on the healthy engine under many conditions; no fail is right.
+"""`python -m bench alarms`: the suite on the healthy engine under many conditions; no fail is right.
 
 Knows the conditions (engine flags, workers, another client, a busy machine) and reads the JSON report of each
 run. Does not know specs. A fail is a false alarm: the engine is the reference. Vacuous, inconclusive and
@@ -132,7 +132,10 @@ def _run(condition: Condition, which: Sequence[str], folder: Path) -> tuple[str,
             "--allow-inconclusive", "--report-json", str(report),
             "--history", str(folder / "history.jsonl"), *condition.pytest, *target,
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        except subprocess.TimeoutExpired:
+            return f"no end within {LIMIT:g} s", Counter(timeout=1)
     if not report.exists():
         return done.stdout + done.stderr, Counter(error=1)
     items = json.loads(report.read_text())["items"]

@@ -23,8 +23,8 @@ import requests
 from conformance.footprint import measure, tree
 
 TIMEOUT = 300.0
-_LOOK_SECONDS = 0.05
-_LOOK_SHARE = 20
+_LOOK_SECONDS, _LOOK_MOST, _LOOK_SHARE = 0.05, 0.5, 10
+"""Least and most seconds between two looks at a footprint; in between, so many times what a look takes."""
 
 
 def say(what: str, value: str, bound: str = "") -> None:
@@ -159,7 +159,12 @@ class Peak:
     def _watch(self) -> None:
         pause = _LOOK_SECONDS
         while not self._done.wait(pause):
-            start = time.perf_counter()
-            self.bytes = max(self.bytes, measure(tree(self._pid)))
             # The more a process holds the longer a look takes, and all of it is time that the server lacks.
-            pause = max(_LOOK_SECONDS, _LOOK_SHARE * (time.perf_counter() - start))
+            pause = min(_LOOK_MOST, max(_LOOK_SECONDS, _LOOK_SHARE * self._look()))
+        self._look()
+
+    def _look(self) -> float:
+        """Seconds that it took."""
+        start = time.perf_counter()
+        self.bytes = max(self.bytes, measure(tree(self._pid)))
+        return time.perf_counter() - start

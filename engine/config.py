@@ -31,7 +31,7 @@ class EngineConfig:
     the request may ever write) or "prompt" (what it has and one block a choice; more may cost a preemption).
     hash_bytes: length of a block's hash; shortened only so that hashes collide (key/4). drain: seconds that a
     first signal leaves to what runs. fault names a mutation of `engine.faults`.
-    determinism: "bits" (products of fixed shapes, whatever runs beside them) or "fast" (as they come). blas:
+    determinism: "bits" (a row has its bits whatever runs beside it) or "fast" (as they come). blas:
     "auto", "builtin" or the path of a library. port 0 means any free one.
     """
 

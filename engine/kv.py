@@ -30,6 +30,7 @@ class BlockStore:
         self.block_bytes = 2 * shape.layers * block_size * row
         self.slab_blocks = max(1, min(_SLAB_BLOCKS, _SLAB_BYTES // self.block_bytes))
         self._slabs: dict[int, list[tuple[mx.array, mx.array]]] = {}
+        self._written = set[int]()
 
     @property
     def bytes_reserved(self) -> int:
@@ -56,6 +57,7 @@ class BlockStore:
         if offset == 0 and stop < self.block_size:
             pad = [(0, 0), (0, self.block_size - stop), (0, 0)]
             k, v, stop = mx.pad(k, pad), mx.pad(v, pad), self.block_size
+        self._written.add(number)
         keys, values = self._slab(number)[layer]
         keys[at, :, offset:stop] = k
         values[at, :, offset:stop] = v
@@ -76,8 +78,10 @@ class BlockStore:
             yield keys[run, ::every], values[run, ::every]
 
     def settle(self) -> None:
-        """Evaluate what was written, so that no pending reader keeps an old version of a slab alive."""
-        mx.eval(list(self._slabs.values()))
+        """Evaluate what was written, so that no pending reader keeps an old version of a slab alive, and that
+        a write which fails does so for whoever wrote."""
+        mx.eval([self._slabs[number] for number in self._written if number in self._slabs])
+        self._written.clear()
 
     def shrink(self, live: Collection[int]) -> None:
         """Drop every slab that holds none of the `live` blocks, wherever it lies (foot/4)."""

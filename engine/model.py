@@ -1,8 +1,8 @@
 """Canonical forward of a Llama-family model: a token's bits are a function of the tokens before it.
 
 Knows: the arithmetic, and that every product which makes keys, values or logits has a shape fixed by absolute
-position alone (prefill in tiles on an absolute grid, decode row by row), so that a resumed prefill gives the
-bits of a cold one (requirement out/1) on any BLAS.
+position alone (prefill in tiles on an absolute grid, decode row by row) or one that was measured to give the
+same (`products.py`), so that a resumed prefill gives the bits of a cold one (requirement out/1) on any BLAS.
 Does not know: who owns the rows it reads, blocks, requests, sampling, HTTP.
 """
 
@@ -75,8 +75,8 @@ class Runner(Protocol):
         """
 
     def prefill_logits(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> list[mx.array]:
-        """As `prefill`, with the logits [vocab] of every position of [start, stop), each with the bits that a
-        prefill which stops there gives."""
+        """As `prefill`, with evaluated logits [vocab] of every position of [start, stop), each with the bits
+        that a prefill which stops there gives."""
 
     def decode(self, rows: Sequence[DecodeRow]) -> list[mx.array]:
         """One step of every row; evaluated fp32 logits [vocab] each, whose bits no other row can change."""
@@ -293,7 +293,7 @@ class CanonicalModel:
         reads = self._reads(layer, slots)
         rows: list[mx.array] = []
         for n, slot in enumerate(slots):
-            rows.append(self.attend(q[n], *next(reads), slot.mask))
+            rows.append(self.attend(q[n], *next(reads), slot.mask))  # lets go of the read before
             mx.eval(rows[-2:-1])
             mx.async_eval(rows[-1])  # type: ignore[no-untyped-call]
         return self._merged(layer, rows)
@@ -301,12 +301,9 @@ class CanonicalModel:
     def _reads(self, layer: int, slots: Sequence[Slot]) -> Iterator[tuple[mx.array, mx.array]]:
         """Keys and values for each slot; tiles of one sequence have theirs gathered once."""
         for _, alike in groupby(slots, lambda slot: id(slot.view)):
-            *others, last = alike
-            both = self.read(last, layer)
-            for slot in others:
-                yield both[0][:, : slot.keys], both[1][:, : slot.keys]
-            yield both
-            del both  # else it would still be held when the next sequence reads
+            own = list(alike)
+            k, v = self.read(max(own, key=lambda slot: slot.keys), layer)
+            yield from ((k[:, : slot.keys], v[:, : slot.keys]) for slot in own)
 
     def _merged(self, layer: int, rows: list[mx.array]) -> mx.array:
         merged = mx.stack(rows).swapaxes(1, 2).reshape(len(rows), rows[0].shape[1], -1)

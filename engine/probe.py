@@ -59,7 +59,8 @@ class Start:
 def promise(findings: Sequence[Finding], determinism: str) -> Promise:
     """The grade that a mode may promise after these measurements.
 
-    Canonical rows (`bits`) keep one shape whatever the route, so equal once is equal always. Plain products
+    Canonical rows (`bits`) have products of one shape, or of shapes that were measured to give the same
+    (`products.py`): what holds on a few routes holds on all. Plain products
     (`fast`) may be equal wherever they were measured and differ elsewhere: at most `tokens`.
     """
     worst = max((f for f in findings if not f.equal), key=lambda f: f.difference, default=None)
@@ -75,8 +76,9 @@ def promise(findings: Sequence[Finding], determinism: str) -> Promise:
 def at_start(runner: Runner, determinism: str) -> Start:
     """What an engine finds out before it serves: less than `python -m engine doctor` does.
 
-    Fixed shapes that hold at the start hold anywhere. Plain ones may part only behind a long past, and so may
-    decode and prefill, in either mode.
+    Shapes that are fixed, or measured to give what those give, hold anywhere when they hold at the start, two
+    tiles together among them. Plain ones may part only behind a long past, and so may decode and prefill, in
+    either mode.
     """
     if not isinstance(runner, CanonicalModel):
         return Start(Promise("bits", "rows are exact whatever computes them"), True)
@@ -103,11 +105,12 @@ def _spans(determinism: str) -> int:
 
 
 def _startup_promise(model: CanonicalModel, determinism: str, decode: Finding | None) -> Promise:
-    near = fitting(model, BASES[:1], _rows(model, 0, 1))
+    tiles = 2 if fitting(model, BASES[:1], _rows(model, 0, 2)) else 1
+    near = fitting(model, BASES[:1], _rows(model, 0, tiles))
     if not near:
         return promise([], determinism)
     if determinism == "bits":
-        return promise([batch_size(model, near), prefill_cut(model, near, 0, 1)], determinism)
+        return promise([batch_size(model, near), prefill_cut(model, near, 0, tiles)], determinism)
     if decode is None:
         return Promise("decided", "this model is not measured at start, and no shape is held fixed")
     far = fitting(model, BASES, _rows(model, SPAN))[-1:]

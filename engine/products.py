@@ -1,6 +1,7 @@
 """Which products keep a row's bits on the device that MLX computes on; measured, not derived.
 
-Knows the device's kind and weights. Does not know the network. `probe.py` measures what all this promises.
+Knows the device's kind, weights and their names. Does not know what the network does with them. `probe.py`
+measures what all this promises.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import mlx.core as mx
 
 Together = Mapping[int, frozenset[int]]
 """By rows of a part: totals at which one product gives each row the bits that the part alone gives it."""
-_MOST = {1: 16}
-_MOST_TILES = 8
+_MOST_ROWS, _MOST_TILES, _MOST_TILED = 16, 8, 256
+"""Rows of decode, tiles, and rows of tiles that are looked at: what a usual batch and chunk hold."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ def together(weight: mx.array, heights: Sequence[int]) -> Together:
     """
     if mx.default_device().type == mx.DeviceType.gpu:
         return {}
-    return {height: _alike(weight, height, _MOST.get(height, _MOST_TILES)) for height in heights}
+    most = {height: min(_MOST_TILES, _MOST_TILED // height) for height in heights} | {1: _MOST_ROWS}
+    return {height: _alike(weight, height, most[height]) for height in heights}
 
 
 def _alike(weight: mx.array, height: int, most: int) -> frozenset[int]:
@@ -66,15 +68,23 @@ def _alike(weight: mx.array, height: int, most: int) -> frozenset[int]:
 
 def linears(weights: Mapping[str, mx.array], head: str, grid: int) -> dict[str, Linear]:
     """The products of a network in mlx-lm's names, by name. The head sees rows of decode alone, the embedding
-    none unless it is the head."""
+    none unless it is the head. Where weights differ in dtype, so may rows, and nothing shares."""
+    alike = len({weight.dtype for weight in weights.values()}) == 1
     shared: dict[tuple[int, ...], Together] = {}
     found = {}
     for name in (n.removesuffix(".weight") for n in weights if _multiplies(n, weights[n], head)):
-        weight, heights = mx.contiguous(weights[f"{name}.weight"].T), (1,) if name == head else (1, grid)
-        if (*weight.shape, *heights) not in shared:
-            shared[*weight.shape, *heights] = together(weight, heights)
-        found[name] = Linear(weight, weights.get(f"{name}.bias"), shared[*weight.shape, *heights])
+        weight = mx.contiguous(weights[f"{name}.weight"].T)
+        heights = [1] if name == head else [1, grid]
+        key = (*weight.shape, *heights)
+        if alike and key not in shared:
+            shared[key] = together(weight if name == head else _noise(weight), heights)
+        found[name] = Linear(weight, weights.get(f"{name}.bias"), shared.get(key, {}))
     return found
+
+
+def _noise(weight: mx.array) -> mx.array:
+    """Like a weight, without zeros, whose sums are all the same. The head is too large to have it twice."""
+    return mx.random.normal(weight.shape, weight.dtype, key=mx.random.key(1))
 
 
 def _multiplies(name: str, weight: mx.array, head: str) -> bool:

@@ -199,7 +199,8 @@ class PagedStorage:
     def publish(self, seq: Sequence) -> None:
         """Name each full written block. A twin that is stored already replaces this sequence's own copy,
         so that simultaneous identical work ends stored once (store/9) and a named block's parent is
-        always held by whoever holds the block."""
+        always held by whoever holds the block. A write that fails does so before its block has a name."""
+        self.store.settle()
         if not self.share or seq.epoch != self.epoch:
             return
         limit = seq.computed if self.publish_generated else min(seq.computed, seq.prompt_tokens)

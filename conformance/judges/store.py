@@ -51,6 +51,11 @@ def stored_once(args: StoredOnce, case: Case) -> Finding:
     too_much, too_little = rise > bound, rise < floor
     if too_little:
         guard(held_together(case, args.of, got), f"the requests of {args.of!r} took turns", times(got))
+        guard(
+            _all_held_all(case, got),
+            f"one of {args.of!r} had ended before all had their last block",
+            times(got),
+        )
     found = Finding(
         expected=f"rise of live blocks {f'between {floor} and' if floor else 'at most'} {bound}",
         observed=[f"live blocks rose by {rise:g} during {args.of}", *_needs(case, got)],
@@ -61,6 +66,19 @@ def stored_once(args: StoredOnce, case: Case) -> Finding:
         _guard_decoding(case, args.of, got)
         _guard_no_sharing(case, args.control, bound, floor)
     return found
+
+
+def _all_held_all(case: Case, outcomes: Sequence[Outcome]) -> bool:
+    """Whether each had begun its last block while all still ran: who ends gives an unfinished one back."""
+    told = [outcome for outcome in outcomes if outcome.tokens_at]
+    return not told or max(_last_block_at(case, o) for o in told) <= min(o.tokens_at[-1] for o in told)
+
+
+def _last_block_at(case: Case, outcome: Outcome) -> float:
+    """When a request's last block surely held a row: the token after the first that lies in it was there."""
+    n, out = case.length(outcome), len(outcome.tokens_at)
+    first = (n + out - 1) // case.block() * case.block() - n
+    return outcome.tokens_at[min(max(first + 1, 0), out - 1)]
 
 
 def own_blocks(case: Case, outcomes: Sequence[Outcome]) -> int:

@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -58,6 +59,14 @@ def test_the_quick_set_is_run_or_all_of_it(
     alarms.main(["--only", "plain", "--runs", "1", *flags])
     assert ("quick" in commands[0], commands[0][commands[0].index("--scale") + 1]) == (quick, scale)
     assert ("quick set" in capsys.readouterr().out) is quick
+
+
+def test_a_run_without_end_is_an_alarm(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(subprocess, "run", Mock(side_effect=subprocess.TimeoutExpired("pytest", 1800)))
+    assert alarms.main(["--only", "plain", "--runs", "1"]) == 1
+    assert "1 timeout" in capsys.readouterr().out
 
 
 def test_an_unknown_condition_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,6 +65,22 @@ def test_three_below_the_bound_fails_on_the_bundled_engine() -> None:
     assert verdict.witness.startswith("3 blocks less than the requests need")
 
 
+@pytest.mark.parametrize(("second", "status"), [(11.4, Status.FAIL), (11.8, Status.VACUOUS)])
+def test_who_ends_before_another_took_its_last_block_gives_its_own_back(
+    second: float, status: Status
+) -> None:
+    """The last block begins with the prompt's end; its first generated row is there with the second token."""
+    made = four(7 + 5)
+    for outcome in made.outcomes[1:]:
+        outcome.tokens_at = [11.2, second, *(11.9 + i / 100 for i in range(6))]
+    made.outcomes[1].tokens_at = [11 + i / 10 for i in range(8)]
+    verdict = once(made)
+    assert verdict.status is status
+    assert (verdict.reason == "one of 'four' had ended before all had their last block") is (
+        status is Status.VACUOUS
+    )
+
+
 def test_requests_that_took_turns_need_not_rise_together() -> None:
     """Each is done before the next one decodes: blocks of the first may be gone by then."""
     taken = in_turn(burst([192] * 4, step="four"))

@@ -63,6 +63,9 @@ class ListStore:
     def view(self, table: list[int]) -> ListView:
         return ListView(self, table)
 
+    def settle(self) -> None:
+        """Lists are written at once."""
+
     def block(self, block: int) -> list[int]:
         return self.blocks.setdefault(block, [-1] * self.block_size)
 

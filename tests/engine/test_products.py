@@ -85,6 +85,7 @@ def test_without_a_blas_that_rounds_by_shape_all_rows_share() -> None:
 def test_with_openblas_what_was_measured_holds_for_other_rows(height: str) -> None:
     kept, found = in_openblas("measured", "test_products")[height]
     assert kept == found
+    assert found or height == "1"  # of this shape single rows may not share
 
 
 @needs_openblas
