@@ -157,7 +157,7 @@ class QuietTiming(Strict):
     same: Name = step_ref()
 
 
-@register("quiet_timing", "key/5", QuietTiming)
+@register("quiet_timing", "key/5", QuietTiming, of_all=True)
 def quiet_timing(args: QuietTiming, case: Case) -> Finding:
     """Under another salt a stored prefix takes as long as one of equal length that nobody sent (key/5).
 

@@ -214,6 +214,15 @@ def timing(across: Sequence[float], cold: Sequence[float], same: Sequence[float]
 COLD = (100, 104, 98, 101, 99)
 
 
+@pytest.mark.parametrize(("started", "status"), [(15, Status.FAIL), (19, Status.INCONCLUSIVE)])
+def test_times_that_another_client_may_have_changed_accuse_nobody(started: int, status: Status) -> None:
+    steps = (("across", (50, 51, 49, 50, 52)), ("cold", COLD), ("same", (20, 21, 19, 20, 22)))
+    counts = [sample(at, "", adopted_requests=0, missed_requests=n) for at, n in ((1, 0), (20, started))]
+    replies = [outcome for step, millis in steps for outcome in timed(step, *millis)]
+    made = workload(*replies, *counts, facts=facts(how="endpoint"))
+    assert judge("quiet_timing", made, across="across", control="cold", same="same").status is status
+
+
 def test_a_stored_prefix_of_another_salt_takes_its_time() -> None:
     verdict = timing((97, 100, 103, 99, 101), COLD, (20, 21, 19, 20, 22))
     assert verdict.status is Status.PASS
