@@ -76,13 +76,9 @@ def main(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    alarms = 0
-    for number in range(args.runs):
-        condition = chosen[number % len(chosen)]
-        alarms += _told(
-            condition, number, _WHOLE if args.whole else _QUICK, Path(args.keep) if args.keep else None
-        )
-    what = "whole suite" if args.whole else "quick set"
+    what, which = ("whole suite", _WHOLE) if args.whole else ("quick set", _QUICK)
+    keep = Path(args.keep) if args.keep else None
+    alarms = sum(_told(chosen[n % len(chosen)], n, which, keep) for n in range(args.runs))
     say(f"runs of the {what}: {args.runs}; false alarms", str(alarms), "0")
     return 1 if alarms else 0
 

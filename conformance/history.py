@@ -209,6 +209,11 @@ class Sample(Record):
     step: str
     values: dict[str, float]
 
+    @property
+    def quiet(self) -> bool:
+        """Nothing runs and nothing waits, as far as the gauges tell."""
+        return not self.values.get("running") and not self.values.get("waiting")
+
 
 class Memory(Record):
     """One reading of the process tree's footprint, bytes (Linux PSS, macOS phys_footprint)."""

@@ -158,7 +158,7 @@ def to_outcome(raw: RawReply, plan: PlannedRequest, arm: str, answer: Answer) ->
         # What a server says to a client that has left, or that had its request ended, is no failure.
         error, told = None, False
     try:
-        return _outcome(raw, plan, arm, parts, error).model_copy(update={"told": told})
+        return _outcome(raw, plan, arm, parts, error, told)
     except Exception as bad:
         return _outcome(raw, plan, arm, _Parts(), error or _what_is_wrong(bad))
 
@@ -172,7 +172,9 @@ def _what_is_wrong(bad: Exception) -> str:
     return _shorten(f"a reply of an unexpected shape: {type(bad).__name__} {bad}")
 
 
-def _outcome(raw: RawReply, plan: PlannedRequest, arm: str, parts: _Parts, error: str | None) -> Outcome:
+def _outcome(
+    raw: RawReply, plan: PlannedRequest, arm: str, parts: _Parts, error: str | None, told: bool = False
+) -> Outcome:
     usage, said = parts.usage or {}, parts.choices[0]
     several = len(parts.choices) > 1
     return Outcome(
@@ -206,6 +208,7 @@ def _outcome(raw: RawReply, plan: PlannedRequest, arm: str, parts: _Parts, error
         rendered_ids=parts.rendered if plan.messages else None,
         usages=parts.usages,
         rejected=_rejected(raw),
+        told=told,
     )
 
 

@@ -348,7 +348,7 @@ class CanonicalModel:
 
     @property
     def _top(self) -> int:
-        return self.shape.layers - 1
+        return self.config.num_hidden_layers - 1
 
     @property
     def _scale(self) -> float:

@@ -221,7 +221,8 @@ class Balanced(Strict):
 @register("balanced", "count/4", Balanced)
 def balanced(args: Balanced, case: Case) -> Finding:
     """At idle free + cached + referenced = total; bytes in use = live x block bytes (count/4)."""
-    values, block_bytes = case.sample_at(args.at).values, case.facts.bytes_per_block
+    sample, block_bytes = case.sample_at(args.at), case.facts.bytes_per_block
+    values = sample.values
     parts = ("free", "cached_idle", "referenced")
     need({*parts, "total"} <= set(values), f"the target does not expose {', '.join((*parts, 'total'))}")
     total, summed = values["total"], sum(values[name] for name in parts)
@@ -233,7 +234,7 @@ def balanced(args: Balanced, case: Case) -> Finding:
     elif block_bytes and {"bytes_in_use", "live"} <= set(values):
         witness = _bytes_differ(values, block_bytes)
     if not witness:
-        guard(not values.get("running", 0) and not values.get("waiting", 0), "the target was not idle")
+        guard(sample.quiet, "the target was not idle")
         guard(values["cached_idle"] > 0, "nothing was stored, so an empty ledger would pass")
     return Finding(
         expected="free + cached + referenced = total; bytes in use = live x block bytes",

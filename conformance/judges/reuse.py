@@ -154,15 +154,15 @@ def written_by(case: Case, outcome: Outcome) -> int | None:
     need(bool(readings), "the target does not tell how many tokens it has computed")
     during = [s for s in readings if outcome.sent < s.at <= outcome.ended]
     # Readings have gaps on a busy machine: one of before may lack what earlier requests computed after it.
-    start = [*during[:1], *(s for s in readings if _between(case, s, outcome))][-1:]
+    start = [*during[:1], *_quiet(case, readings, outcome)][-1:]
     return int(during[-1].values["computed_tokens"] - start[0].values["computed_tokens"]) if during else None
 
 
-def _between(case: Case, sample: Sample, outcome: Outcome) -> bool:
-    """Whether a reading is of the quiet between a request and all that were sent before it."""
-    earlier = [o for o in case.workload.outcomes if o.arm == outcome.arm and o.sent < outcome.sent]
-    quiet = not sample.values.get("running") and not sample.values.get("waiting")
-    return quiet and max((o.ended for o in earlier), default=0.0) <= sample.at <= outcome.sent
+def _quiet(case: Case, readings: Sequence[Sample], outcome: Outcome) -> list[Sample]:
+    """Readings of the quiet between a request and all that were sent before it."""
+    earlier = (o.ended for o in case.workload.outcomes if o.arm == outcome.arm and o.sent < outcome.sent)
+    since = max(earlier, default=0.0)
+    return [s for s in readings if since <= s.at <= outcome.sent and s.quiet]
 
 
 def _from_zero(case: Case, cancel: Cancel) -> tuple[str, str | None]:

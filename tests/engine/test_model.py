@@ -30,7 +30,7 @@ from engine.model import (
     load,
 )
 from engine.probe import decode_as_prefill
-from engine.products import Linear, least_rows
+from engine.products import Linear
 from engine.tiny import TINY, tiny_weights
 from engine.tokenizer import ByteTokenizer
 
@@ -312,14 +312,6 @@ def test_only_a_row_that_is_alone_gets_a_copy(rows: int, products: set[int]) -> 
     runner.least_rows = 2
     runner.decode([DecodeRow(ArrayView(runner.shape), 65, at) for at in range(rows)])
     assert seen == products
-
-
-@pytest.mark.parametrize(("device", "rows"), [(mx.gpu, 2), (mx.cpu, 1)])
-def test_a_gpu_decodes_no_row_alone(
-    monkeypatch: pytest.MonkeyPatch, device: mx.DeviceType, rows: int
-) -> None:
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(device))
-    assert least_rows() == rows
 
 
 # -- the numbers, against the textbook formula written out over whole matrices ----------------------

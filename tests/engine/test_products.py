@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from engine.model import CanonicalModel
-from engine.products import Linear, Together, most_tiles, together
+from engine.products import Linear, Together, least_rows, most_tiles, together
 from tests.engine.test_model import (
     TOKENS,
     cold,
@@ -47,11 +47,12 @@ def test_as_many_tiles_as_allowed_go_together(most: int, together: list[int]) ->
     assert seen == together
 
 
-@pytest.mark.parametrize(("device", "tiles"), [(mx.gpu, 1), (mx.cpu, 8)])
-def test_a_gpu_computes_each_tile_alone(
-    monkeypatch: pytest.MonkeyPatch, device: mx.DeviceType, tiles: int
+@pytest.mark.parametrize(("device", "rows", "tiles"), [(mx.gpu, 2, 1), (mx.cpu, 1, 8)])
+def test_a_gpu_decodes_no_row_alone_and_computes_each_tile_alone(
+    monkeypatch: pytest.MonkeyPatch, device: mx.DeviceType, rows: int, tiles: int
 ) -> None:
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(device))
+    assert least_rows() == rows
     assert most_tiles() == tiles
 
 
