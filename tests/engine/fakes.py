@@ -12,11 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import requests
 import uvicorn
 
+from engine.cli import bind
 from engine.config import EngineConfig
 from engine.messages import (
     Adapter,
@@ -161,7 +163,8 @@ def live(worker: FakeWorker | Switch, *, test_mode: bool = False) -> AbstractCon
 @contextmanager
 def serving(worker: WorkerLike, config: EngineConfig) -> Iterator[Address]:
     """The application on a real socket in a thread; yields its (host, port)."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = bind(replace(config, port=0))
+    listener.listen()
     server = uvicorn.Server(uvicorn_config(create_app(worker, config)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import runpy
@@ -361,6 +362,27 @@ def test_serve_answers_and_a_signal_ends_it_cleanly(number: signal.Signals) -> N
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out, err) == (0, "", "")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_answers_leave_in_small_parts_at_once(host: str) -> None:
+    """What asyncio decides on a connection to our socket: with TCP_NODELAY no token waits for an ACK."""
+
+    async def nodelay(listener: socket.socket) -> int:
+        loop = asyncio.get_running_loop()
+        seen: asyncio.Future[int] = loop.create_future()
+
+        async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted = writer.get_extra_info("socket")
+            seen.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        async with await asyncio.start_server(met, sock=listener):
+            with await asyncio.to_thread(socket.create_connection, listener.getsockname()[:2]):
+                return await asyncio.wait_for(seen, PATIENCE)
+
+    with cli.bind(EngineConfig(host=host, port=0)) as listener:
+        assert asyncio.run(nodelay(listener)) != 0
 
 
 @contextmanager
