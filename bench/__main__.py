@@ -13,6 +13,7 @@ Each of the last six has options of its own: `python -m bench soak --help`.
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -25,6 +26,8 @@ def main(argv: Sequence[str]) -> int:
     own = bool(argv) and argv[0] in _OWN
     if argv and argv[0] in ("-h", "--help"):
         print(__doc__)
+    # As for Ctrl-C: servers that a bench started end with it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     bench = import_module(f"bench.{argv[0]}" if own else "bench.acceptance")
     status: int = bench.main(argv[1:] if own else argv)
     return status

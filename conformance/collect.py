@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ import pytest
 
 import conformance
 from conformance import faults as fault_run
+from conformance.catalogue import KnownFault
 from conformance.conclude import ItemFailure, conclude, failure_text, properties
 from conformance.exploring import HUNT, ExploreItem
-from conformance.faults import RUN, FaultItem, KnownFault
+from conformance.faults import RUN, FaultItem
 from conformance.history import Workload
 from conformance.known import Known, find
 from conformance.load import Loaded, claim_id, load, spec_files
@@ -83,13 +84,10 @@ class SpecFile(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         try:
-            loaded = load(self.path)
+            loaded = load(self.path, faults=self._claimable())
             claim_id(loaded, self.config.stash.setdefault(_SEEN_IDS, {}))
         except SpecError as error:
             yield SchemaItem.from_parent(self, name="schema", text=str(error))
-            return
-        if unknown := self._unknown_faults(loaded):
-            yield SchemaItem.from_parent(self, name="schema", text=str(unknown))
             return
         faults = self._faults(loaded)
         if faults is not None and not faults:
@@ -101,17 +99,9 @@ class SpecFile(pytest.File):
         for fault in faults or []:
             yield FaultItem.make(self, loaded, fault)
 
-    def _unknown_faults(self, loaded: Loaded) -> SpecError | None:
-        """Claims to kill what is no fault; only a run with faults has the engine there to ask."""
-        if self.config.stash.get(RUN, None) is None:
-            return None
-        known = fault_run.known()
-        problems = [
-            loaded.document.problem(("kills", i), f"there is no fault {name!r}", ", ".join(known))
-            for i, name in enumerate(loaded.spec.kills)
-            if name not in known
-        ]
-        return loaded.document.error(problems) if problems else None
+    def _claimable(self) -> Collection[str] | None:
+        """Names that a spec may claim to kill; only a run with faults has the engine there to ask."""
+        return fault_run.known() if RUN in self.config.stash else None
 
     def _faults(self, loaded: Loaded) -> list[KnownFault] | None:
         """The faults to run this spec against; None in a run without faults."""

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
+from conformance.catalogue import KnownFault
 from conformance.conclude import ItemFailure
 from conformance.explore.beyond import BEYOND
-from conformance.faults import NEEDS, KnownFault
+from conformance.faults import NEEDS
 from conformance.mutation import Fate
 
 HUNT: pytest.StashKey[Hunting] = pytest.StashKey()

@@ -8,8 +8,6 @@ these: a spec that fails everybody proves nothing.
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from difflib import get_close_matches
@@ -19,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import BaseModel, TypeAdapter
 
+from conformance.catalogue import AND, EngineError, KnownFault, listed
 from conformance.conclude import ItemFailure
 from conformance.load import Loaded
 from conformance.mutation import Autopsy, Cell, Fate, examine, report
@@ -37,8 +35,6 @@ NEEDS = {"openblas": ("--blas", "auto")}
 FAULT_TIMEOUT = 20.0
 """Seconds that one request to a faulty engine may take: some faults hang, which must be seen in time too."""
 
-AND = "+"
-"""Between the faults that one engine has at once."""
 _PAIRS = "pairs:"
 
 RUN: pytest.StashKey[FaultRun] = pytest.StashKey()
@@ -87,46 +83,13 @@ class FaultRun:
         self._shared = None
 
 
-class KnownFault(BaseModel):
-    """A fault as `python -m engine faults --json` tells it."""
-
-    name: str
-    bug_class: str
-    symptom: str
-    breaks: tuple[str, ...]
-    needs: str
-    lacks: str
-    """What this machine has not got, without which the fault does not show."""
-
-    @property
-    def names(self) -> list[str]:
-        """The faults that it is made of: itself, or those of a pair."""
-        return self.name.split(AND)
-
-    def claimed_by(self, loaded: Loaded) -> bool:
-        """Whether a spec says that it kills this fault, or one of a pair."""
-        return any(name in loaded.spec.kills for name in self.names)
-
-    def beside(self, other: KnownFault) -> KnownFault:
-        """Both in one engine: caught by whatever catches either."""
-        return KnownFault(
-            name=self.name + AND + other.name,
-            bug_class=self.bug_class + AND + other.bug_class,
-            symptom=f"{self.symptom} {other.symptom}",
-            breaks=self.breaks + other.breaks,
-            needs=self.needs or other.needs,
-            lacks=self.lacks or other.lacks,
-        )
-
-
 @cache
 def known() -> dict[str, KnownFault]:
-    """The bundled engine's faults by name; asked of the engine, so that nothing of it is imported here."""
-    command = [sys.executable, "-m", "engine", "faults", "--json"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    if answer.returncode:
-        raise pytest.UsageError(f"--faults: the bundled engine does not start: {answer.stderr.strip()}")
-    return {fault.name: fault for fault in TypeAdapter(list[KnownFault]).validate_json(answer.stdout)}
+    """The bundled engine's faults by name. Raises UsageError where it does not start."""
+    try:
+        return listed()
+    except EngineError as error:
+        raise pytest.UsageError(f"--faults: {error}") from None
 
 
 def choose(asked: str, option: str = "--faults") -> list[KnownFault]:

@@ -8,7 +8,7 @@ would be legal (design, section 3). Meaning that spans places of a file is looke
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -65,12 +65,16 @@ class Loaded:
         return self.document.path
 
 
-def load(path: Path, judges: Judges = JUDGES) -> Loaded:
-    """Read and check one file. Raises SpecError with everything that is wrong in it."""
+def load(path: Path, judges: Judges = JUDGES, faults: Collection[str] | None = None) -> Loaded:
+    """Read and check one file. Raises SpecError with everything that is wrong in it.
+
+    `faults`: names that `kills` may claim; None where nobody knows them, and claims are believed.
+    """
     document = read_document(path)
     expects, problems = _expectations(document, judges)
     spec, errors = _formed(document, expects)
     problems += _problems(document, [e for e in errors if not (problems and e["loc"][:1] == ("expect",))])
+    problems += _claims(document, faults)
     if spec is None or problems:
         known = {(problem.line, problem.column) for problem in problems}
         names = unformed(document, expects or [], judges)
@@ -78,6 +82,20 @@ def load(path: Path, judges: Judges = JUDGES) -> Loaded:
     if problems := check(spec, document, judges):
         raise document.error(problems)
     return Loaded(spec, document)
+
+
+def _claims(document: Document, faults: Collection[str] | None) -> list[Problem]:
+    """Claims to kill what is no fault; what is no name at all is a mistake of form."""
+    claimed = document.data.get("kills")
+    if faults is None or not isinstance(claimed, list):
+        return []
+    return [
+        document.problem(
+            ("kills", i), f"there is no fault {name!r}{did_you_mean(name, faults)}", ", ".join(faults)
+        )
+        for i, name in enumerate(claimed)
+        if isinstance(name, str) and name not in faults
+    ]
 
 
 def _formed(
@@ -91,12 +109,14 @@ def _formed(
         return None, error.errors()
 
 
-def load_all(paths: Iterable[Path], judges: Judges = JUDGES) -> Iterator[Loaded | SpecError]:
+def load_all(
+    paths: Iterable[Path], judges: Judges = JUDGES, faults: Collection[str] | None = None
+) -> Iterator[Loaded | SpecError]:
     """Each file as a spec, or as the error it is; a second file with an id seen before is an error too."""
     seen: dict[str, Path] = {}
     for path in paths:
         try:
-            loaded = load(path, judges)
+            loaded = load(path, judges, faults)
             claim_id(loaded, seen)
             yield loaded
         except SpecError as error:

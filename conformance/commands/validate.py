@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance import known, named
+from conformance import catalogue, known, named
 from conformance.commands import _specs
 from conformance.load import Loaded, load_all, spec_files
 from conformance.marks import SpecError, display
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 def _fine(files: Sequence[Path], broken: list[SpecError]) -> Iterator[Path]:
     """Those that are well; the errors of the others go to `broken`."""
     deviations = {path for path in files if known.is_expectations(path)}
-    for found in load_all(path for path in files if path not in deviations):
+    for found in load_all((path for path in files if path not in deviations), faults=_claimable()):
         if isinstance(found, Loaded):
             yield found.path
         else:
@@ -61,3 +61,12 @@ def _fine(files: Sequence[Path], broken: list[SpecError]) -> Iterator[Path]:
             yield path
         except SpecError as error:
             broken.append(error)
+
+
+def _claimable() -> Collection[str] | None:
+    """Names that `kills` may claim; None, and a word on it, where the engine does not tell them."""
+    try:
+        return catalogue.listed()
+    except catalogue.EngineError as error:
+        print(f"claims of `kills` are not checked: {error}", file=sys.stderr)
+        return None

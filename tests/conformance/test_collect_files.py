@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance import backend, collect, faults, plugin
-from conformance.faults import KnownFault
+from conformance.catalogue import KnownFault
 from tests.conformance.fakeback import CASE, Back
 from tests.conformance.test_collect import PLAIN, ids, module_ids, write
 
@@ -55,6 +55,15 @@ def test_a_claim_to_kill_what_is_no_fault_fails(
     result.stdout.fnmatch_lines(
         ["specs/area/case.yaml:5:16: there is no fault 'nope'", "legal here: known, other"]
     )
+
+
+def test_a_wrong_claim_and_a_wrong_expectation_are_told_together(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch)
+    write(pytester, KILLS.replace("of: ", "off: "))
+    result = pytester.runpytest_inprocess(*PLAIN, "specs", "--faults", "all")
+    result.stdout.fnmatch_lines(["*there is no fault 'nope'*", "*unknown key 'off'*"])
 
 
 def test_known_faults_may_be_claimed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

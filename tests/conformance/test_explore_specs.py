@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conformance.catalogue import KnownFault
 from conformance.explore.__main__ import main
 from conformance.explore.hunt import Failure
 from conformance.explore.script import Json, spec_of
 from conformance.explore.strategies import workloads
 from conformance.explore.write import pruned, text_of, written
 from conformance.exploring import ExploreItem, Hunting
-from conformance.faults import KnownFault
 from conformance.history import Facts
 from conformance.load import load
 from conformance.permission import needed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conformance import backend, faults, kills
-from conformance.faults import KnownFault
+from conformance.catalogue import KnownFault
 from tests.conformance.fakeback import CASE, Back
 
 PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")

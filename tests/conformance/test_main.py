@@ -60,6 +60,32 @@ def test_validate_names_what_is_wrong(specs: Path, capsys: pytest.CaptureFixture
     assert "bad.yaml:3:1: unknown key 'titel'" in err
 
 
+CLAIMS = CASE.replace("texts:", "kills: [consume_on_adopt, consume_on_adapt, 7]\ntexts:")
+
+
+def test_validate_asks_the_engine_what_may_be_claimed(
+    specs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of a file that has other mistakes: they are told together."""
+    (specs / "claims.yaml").write_text(CLAIMS.replace("title:", "titel:"))
+    assert command.main(["validate", "claims.yaml"]) == 1
+    err = capsys.readouterr().err
+    assert "claims.yaml:3:1: unknown key 'titel'" in err
+    assert "claims.yaml:5:27: there is no fault 'consume_on_adapt', did you mean 'consume_on_adopt'?" in err
+    assert err.count("no fault") == 1  # of the two others one is right and one is no name at all
+
+
+def test_validate_says_when_nobody_knows_the_faults(
+    specs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (specs / "claims.yaml").write_text(CLAIMS.replace(", 7", ""))
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    assert command.main(["validate", "claims.yaml"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "claims.yaml: fine\n"
+    assert err.startswith("claims of `kills` are not checked: the bundled engine does not start")
+
+
 def test_validate_nothing_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert command.main(["validate", "empty"]) == 1
