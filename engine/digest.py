@@ -21,6 +21,7 @@ _WIDTH = 4
 """Floats of one row; each holds 3 bytes of digest, which fp32 keeps exactly."""
 _ROW = 4 * _WIDTH
 """Bytes of one row."""
+_LOW = (1 << 24) - 1
 _SILENT = -1e9
 """Logit of an id that must not be generated."""
 
@@ -59,7 +60,7 @@ class DigestModel:
         if not 0 <= start < stop <= len(tokens):
             raise ValueError(f"prefill [{start}, {stop}) is not a part of {len(tokens)} tokens")
         base = start - start % self.grid
-        rows = self._chain(self._row_before(view, base), tokens[base:stop])[start - base :]
+        rows = self._chain(self._row_before(view, base), tokens[base:stop])[(start - base) * _WIDTH :]
         self._write(view, start, rows)
 
     def _step(self, row: DecodeRow) -> mx.array:
@@ -67,16 +68,20 @@ class DigestModel:
         self._write(row.view, row.position, self._chain(before, [row.token]))
         return self._logits(*self._read(row.view, row.position + 1))
 
-    def _chain(self, row: list[float], tokens: Sequence[int]) -> list[list[float]]:
-        rows = []
-        for token in tokens:
-            row = self._digest(f"{row}:{token}".encode())
-            rows.append(row)
-        return rows
+    def _chain(self, row: list[float], tokens: Sequence[int]) -> array[float]:
+        """The rows of `tokens` one after another, flat; `row` is the one before them as it is stored."""
+        flat, data = array("f"), f"{row}:{tokens[0]}"
+        for token in (*tokens[1:], None):
+            a, b, c, d = self._digest(data.encode())
+            flat.extend((a, b, c, d))
+            # As the list of floats would print; whole numbers below 2^24 print faster, and this is all we do.
+            data = f"[{a}.0, {b}.0, {c}.0, {d}.0]:{token}"
+        return flat
 
-    def _digest(self, data: bytes) -> list[float]:
+    def _digest(self, data: bytes) -> tuple[int, int, int, int]:
         digest = hashlib.blake2b(data, digest_size=3 * _WIDTH, key=self._seed).digest()
-        return [float(int.from_bytes(digest[at : at + 3], "little")) for at in range(0, 3 * _WIDTH, 3)]
+        whole = int.from_bytes(digest, "little")
+        return whole & _LOW, whole >> 24 & _LOW, whole >> 48 & _LOW, whole >> 72
 
     def _row_before(self, view: KVView, position: int) -> list[float]:
         """The row at `position - 1` as it is stored, or nothing at the start."""
@@ -86,8 +91,8 @@ class DigestModel:
         row: list[float] = keys[0, position - 1].tolist()  # type: ignore[assignment]
         return row
 
-    def _write(self, view: KVView, start: int, rows: list[list[float]]) -> None:
-        written = mx.array(rows)[None]
+    def _write(self, view: KVView, start: int, rows: array[float]) -> None:
+        written = mx.array(memoryview(rows)).reshape(1, -1, _WIDTH)  # type: ignore[arg-type]
         view.write(0, start, written, written)
 
     def _read(self, view: KVView, length: int) -> tuple[bytes, bytes]:
