@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +94,9 @@ def _parser() -> argparse.ArgumentParser:
         "--whole", action="store_true", help="the whole suite at full scale, not the quick set at a small one"
     )
     parser.add_argument(
-        "--keep", metavar="DIR", help="keep output and history of runs that accused the engine"
+        "--keep",
+        metavar="DIR",
+        help="keep output and history of runs that accused the engine, or showed nothing somewhere",
     )
     return parser
 
@@ -106,9 +108,10 @@ def _names() -> list[str]:
 def _told(condition: Condition, number: int, which: Sequence[str], keep: Path | None) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        text, found = _run(condition, which, Path(folder))
+        text, items = _run(condition, which, Path(folder))
+        found = Counter(items.values())
         alarms = sum(found[status] for status in _ACCUSE)
-        if alarms and keep is not None:
+        if keep is not None and _told_of(items):
             kept = keep / f"{number:02}-{condition.name.replace(' ', '-')}"
             kept.mkdir(parents=True, exist_ok=True)
             (kept / "output.txt").write_text(text)
@@ -116,11 +119,18 @@ def _told(condition: Condition, number: int, which: Sequence[str], keep: Path | 
                 (kept / history.name).write_bytes(history.read_bytes())
     counts = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
     print(f"  {number:02} {condition.name:<20} {time.monotonic() - began:4.0f} s  {counts}", flush=True)
+    for item, status in _told_of(items).items():
+        print(f"       {status}: {item}", flush=True)
     return alarms
 
 
-def _run(condition: Condition, which: Sequence[str], folder: Path) -> tuple[str, Counter[str]]:
-    """Output and verdicts by kind; a run without a report is an error of its own."""
+def _told_of(items: Mapping[str, str]) -> dict[str, str]:
+    """What accuses the engine, and what showed nothing: of each the name is worth a line."""
+    return {item: status for item, status in items.items() if status in (*_ACCUSE, "vacuous")}
+
+
+def _run(condition: Condition, which: Sequence[str], folder: Path) -> tuple[str, dict[str, str]]:
+    """Output, and the verdict of each item; a run without a report is an error of its own."""
     report = folder / "report.json"
     with _target(condition) as target, _burning(condition.burn):
         command = [
@@ -131,11 +141,11 @@ def _run(condition: Condition, which: Sequence[str], folder: Path) -> tuple[str,
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
         except subprocess.TimeoutExpired:
-            return f"no end within {LIMIT:g} s", Counter(timeout=1)
+            return f"no end within {LIMIT:g} s", {"the run": "timeout"}
     if not report.exists():
-        return done.stdout + done.stderr, Counter(error=1)
+        return done.stdout + done.stderr, {"the run": "error"}
     items = json.loads(report.read_text())["items"]
-    return done.stdout + done.stderr, Counter(item["verdict"] for item in items)
+    return done.stdout + done.stderr, {item["node"]: item["verdict"] for item in items}
 
 
 @contextmanager

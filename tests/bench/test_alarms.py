@@ -23,7 +23,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     def run(command: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
         seen.append(command)
         verdict = "fail" if any("--chunk 32" in word for word in command) else "vacuous"
-        items = [{"verdict": "pass"}, {"verdict": verdict}]
+        items = [{"node": "one", "verdict": "pass"}, {"node": "two", "verdict": verdict}]
         if not any("--block-size 1 " in word for word in command):
             Path(command[command.index("--report-json") + 1]).write_text(json.dumps({"items": items}))
         Path(command[command.index("--history") + 1]).write_text("history")
@@ -38,7 +38,10 @@ def test_a_run_that_accuses_nothing_is_no_alarm(
 ) -> None:
     assert alarms.main(["--only", "plain", "--only", "two workers", "--runs", "3"]) == 0
     assert [command[-2:] == ["-n", "2"] for command in commands] == [False, True, False]
-    assert "1 pass, 1 vacuous" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "1 pass, 1 vacuous" in out
+    assert "vacuous: two" in out
+    assert "pass: one" not in out
 
 
 @pytest.mark.parametrize(("name", "kept"), [("chunk 32", "fail"), ("block 1", "error")])

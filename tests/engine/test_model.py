@@ -10,6 +10,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -27,6 +28,7 @@ from engine.model import (
     ModelError,
     ModelShape,
     Runner,
+    Slot,
     load,
 )
 from engine.probe import decode_as_prefill
@@ -114,6 +116,43 @@ def wide(kind: type[CanonicalModel] = CanonicalModel) -> CanonicalModel:
 def cold(runner: Runner, tokens: Sequence[int], stop: int) -> tuple[ArrayView, mx.array]:
     view = ArrayView(runner.shape)
     return view, runner.prefill(view, tokens, 0, stop)
+
+
+class Counting(CanonicalModel):
+    """Notes by layer what is gathered from a view, and what attends over it."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self.gathered: Counter[int] = Counter()
+        self.attended = 0
+
+    def read(self, slot: Slot, layer: int) -> tuple[mx.array, mx.array]:
+        self.gathered[layer] += 1
+        return super().read(slot, layer)
+
+    def attend(self, q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> mx.array:
+        self.attended += 1
+        return super().attend(q, k, v, mask)
+
+
+def test_tiles_that_go_together_have_their_keys_gathered_once_and_no_output_that_nobody_wants() -> None:
+    counting = Counting(TINY, tiny_weights(PLAIN), grid=32)
+    tiles = counting.most_tiles
+    assert tiles > 1
+    cold(counting, TOKENS, 32 * tiles)
+    layers = TINY.num_hidden_layers
+    assert counting.gathered == dict.fromkeys(range(layers), 1)
+    assert counting.attended == tiles * (layers - 1) + 1  # at the top the last tile alone has logits
+
+
+def test_sequences_that_decode_together_have_their_own_keys_each() -> None:
+    """The control: what is gathered once is not gathered once for all."""
+    counting = Counting(TINY, tiny_weights(PLAIN), grid=32)
+    views = [cold(counting, TOKENS[at:], 40)[0] for at in (0, 1)]
+    counting.gathered.clear()
+    counting.decode([DecodeRow(view, 5, 40) for view in views])
+    copies = counting.least_rows > len(views)  # they fill the batch up, and read once more together
+    assert set(counting.gathered.values()) == {len(views) + copies}
 
 
 def rows(view: ArrayView, length: int) -> list[mx.array]:
