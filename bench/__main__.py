@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import FrameType
 
 _OWN = ("soak", "peers", "index", "device", "skew", "alarms")
 
@@ -26,12 +27,18 @@ def main(argv: Sequence[str]) -> int:
     own = bool(argv) and argv[0] in _OWN
     if argv and argv[0] in ("-h", "--help"):
         print(__doc__)
-    # As for Ctrl-C: servers that a bench started end with it.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     bench = import_module(f"bench.{argv[0]}" if own else "bench.acceptance")
     status: int = bench.main(argv[1:] if own else argv)
     return status
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    """As Ctrl-C: servers that a bench started end with it. Who asks twice must not stop that."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     sys.exit(main(sys.argv[1:]))

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import requests
 
-from bench.client import engine, say
+from bench.client import engine, said, say
 
 LIMIT = 1800.0
 """Seconds that one run may take."""
@@ -139,13 +139,14 @@ def _run(condition: Condition, which: Sequence[str], folder: Path) -> tuple[str,
             "--history", str(folder / "history.jsonl"), *condition.pytest, *target,
         ]  # fmt: skip
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+            text = said(command, LIMIT)
         except subprocess.TimeoutExpired:
             return f"no end within {LIMIT:g} s", {"the run": "timeout"}
     if not report.exists():
-        return done.stdout + done.stderr, {"the run": "error"}
-    items = json.loads(report.read_text())["items"]
-    return done.stdout + done.stderr, {item["node"]: item["verdict"] for item in items}
+        return text, {"the run": "error"}
+    found = json.loads(report.read_text())
+    broken = {file["node"]: "error" for file in found["broken"]}
+    return text, broken | {item["node"]: item["verdict"] for item in found["items"]}
 
 
 @contextmanager

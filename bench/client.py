@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ import requests
 from conformance.footprint import measure, tree
 
 TIMEOUT = 300.0
+_ENDING = 30.0
+"""Seconds that a command has to end in order."""
 _LOOK_SECONDS, _LOOK_MOST, _LOOK_SHARE = 0.05, 0.5, 10
 """Least and most seconds between two looks at a footprint; in between, so many times what a look takes."""
 
@@ -137,6 +139,22 @@ def engine(*options: str) -> Iterator[Server]:
         finally:
             process.terminate()
             process.wait(30)
+
+
+def said(command: Sequence[str], limit: float) -> str:
+    """All that a command prints. One that takes longer is ended in order, as when this process must end;
+    TimeoutExpired then."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        try:
+            return process.communicate(timeout=limit)[0]
+        except BaseException:
+            process.terminate()  # it has children to end
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=_ENDING)
+            process.kill()
+            raise
 
 
 class Peak:

@@ -1,19 +1,15 @@
 """The bundled engine's faults, as it lists them itself.
 
-Knows how to ask the engine, in a process of its own: nothing of it is imported here. Does not know what a
-fault does (`engine.faults`), how one is run (`faults.py`), or which specs claim it.
+Knows how to ask the engine, in a process of its own: nothing of it is imported here. Does not know specs,
+what a fault does (`engine.faults`) or how one is run (`faults.py`).
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, TypeAdapter
-
-if TYPE_CHECKING:
-    from conformance.load import Loaded
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 AND = "+"
 """Between the faults that one engine has at once."""
@@ -41,10 +37,6 @@ class KnownFault(BaseModel):
         """The faults that it is made of: itself, or those of a pair."""
         return self.name.split(AND)
 
-    def claimed_by(self, loaded: Loaded) -> bool:
-        """Whether a spec says that it kills this fault, or one of a pair."""
-        return any(name in loaded.spec.kills for name in self.names)
-
     def beside(self, other: KnownFault) -> KnownFault:
         """Both in one engine: caught by whatever catches either."""
         return KnownFault(
@@ -60,7 +52,17 @@ class KnownFault(BaseModel):
 def listed() -> dict[str, KnownFault]:
     """The faults by name. Raises EngineError."""
     command = [sys.executable, "-m", "engine", "faults", "--json"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(f"the bundled engine does not start: {error}") from None
     if answer.returncode:
-        raise EngineError(f"the bundled engine does not start: {answer.stderr.strip()}")
-    return {fault.name: fault for fault in TypeAdapter(list[KnownFault]).validate_json(answer.stdout)}
+        said = answer.stderr.strip().rpartition("\n")[2] or "it printed nothing"
+        raise EngineError(f"the bundled engine does not start: {said}")
+    try:
+        faults = TypeAdapter(list[KnownFault]).validate_json(answer.stdout)
+    except ValidationError:
+        raise EngineError(
+            "`python -m engine faults --json` lists no faults; is it another `engine`?"
+        ) from None
+    return {fault.name: fault for fault in faults}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ class SpecFile(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         try:
-            loaded = load(self.path, faults=self._claimable())
+            loaded = load(self.path, faults=fault_run.known if RUN in self.config.stash else None)
             claim_id(loaded, self.config.stash.setdefault(_SEEN_IDS, {}))
         except SpecError as error:
             yield SchemaItem.from_parent(self, name="schema", text=str(error))
@@ -98,10 +98,6 @@ class SpecFile(pytest.File):
                     yield SpecItem.make(self, loaded, rung, expect, label)
         for fault in faults or []:
             yield FaultItem.make(self, loaded, fault)
-
-    def _claimable(self) -> Collection[str] | None:
-        """Names that a spec may claim to kill; only a run with faults has the engine there to ask."""
-        return fault_run.known() if RUN in self.config.stash else None
 
     def _faults(self, loaded: Loaded) -> list[KnownFault] | None:
         """The faults to run this spec against; None in a run without faults."""

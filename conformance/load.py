@@ -8,7 +8,7 @@ would be legal (design, section 3). Meaning that spans places of a file is looke
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -49,6 +49,8 @@ _MODELS: dict[int | str, type[BaseModel]] = {
     "texts": types.Text,
     "arms": types.Arm,
 }
+Faults = Callable[[], Collection[str] | None]
+"""Names of the faults there are, or None where nobody knows."""
 _ENTRIES = ("<burst>", "<start>")
 """Steps whose `each` is a list of entries, not of prompt parts."""
 
@@ -65,36 +67,37 @@ class Loaded:
         return self.document.path
 
 
-def load(path: Path, judges: Judges = JUDGES, faults: Collection[str] | None = None) -> Loaded:
+def load(path: Path, judges: Judges = JUDGES, faults: Faults | None = None) -> Loaded:
     """Read and check one file. Raises SpecError with everything that is wrong in it.
 
-    `faults`: names that `kills` may claim; None where nobody knows them, and claims are believed.
+    `faults` tells what `kills` may claim, and is asked only where something is claimed; without it, claims
+    are believed.
     """
     document = read_document(path)
     expects, problems = _expectations(document, judges)
     spec, errors = _formed(document, expects)
     problems += _problems(document, [e for e in errors if not (problems and e["loc"][:1] == ("expect",))])
-    problems += _claims(document, faults)
+    claims = _claims(document, faults)
     if spec is None or problems:
         known = {(problem.line, problem.column) for problem in problems}
-        names = unformed(document, expects or [], judges)
-        raise document.error([*problems, *(p for p in names if (p.line, p.column) not in known)])
-    if problems := check(spec, document, judges):
+        told = [*unformed(document, expects or [], judges), *claims]
+        raise document.error([*problems, *(p for p in told if (p.line, p.column) not in known)])
+    if problems := [*check(spec, document, judges), *claims]:
         raise document.error(problems)
     return Loaded(spec, document)
 
 
-def _claims(document: Document, faults: Collection[str] | None) -> list[Problem]:
+def _claims(document: Document, faults: Faults | None) -> list[Problem]:
     """Claims to kill what is no fault; what is no name at all is a mistake of form."""
     claimed = document.data.get("kills")
-    if faults is None or not isinstance(claimed, list):
+    if faults is None or not isinstance(claimed, list) or not claimed or (known := faults()) is None:
         return []
     return [
         document.problem(
-            ("kills", i), f"there is no fault {name!r}{did_you_mean(name, faults)}", ", ".join(faults)
+            ("kills", i), f"there is no fault {name!r}{did_you_mean(name, known)}", ", ".join(known)
         )
         for i, name in enumerate(claimed)
-        if isinstance(name, str) and name not in faults
+        if isinstance(name, str) and name not in known
     ]
 
 
@@ -110,7 +113,7 @@ def _formed(
 
 
 def load_all(
-    paths: Iterable[Path], judges: Judges = JUDGES, faults: Collection[str] | None = None
+    paths: Iterable[Path], judges: Judges = JUDGES, faults: Faults | None = None
 ) -> Iterator[Loaded | SpecError]:
     """Each file as a spec, or as the error it is; a second file with an id seen before is an error too."""
     seen: dict[str, Path] = {}

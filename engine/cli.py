@@ -254,8 +254,8 @@ def _leave(number: int, frame: FrameType | None) -> None:
 def bind(config: EngineConfig) -> socket.socket:
     """A socket bound to the wanted address, not yet listening. Raises OSError that says what is taken."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    # With its protocol named: asyncio sends small parts at once (TCP_NODELAY) only on such connections. On
-    # others the second answer of a kept connection and every second token wait for the reader's delayed ACK.
+    # With its protocol named: only on such connections asyncio sends small parts at once (TCP_NODELAY). On
+    # others a second answer over a kept connection, and tokens that come fast, wait for the reader's ACK.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

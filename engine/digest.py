@@ -70,12 +70,12 @@ class DigestModel:
 
     def _chain(self, row: list[float], tokens: Sequence[int]) -> array[float]:
         """The rows of `tokens` one after another, flat; `row` is the one before them as it is stored."""
-        flat, data = array("f"), f"{row}:{tokens[0]}"
-        for token in (*tokens[1:], None):
-            a, b, c, d = self._digest(data.encode())
+        flat, before = array("f"), str(row)
+        for token in tokens:
+            a, b, c, d = self._digest(f"{before}:{token}".encode())
             flat.extend((a, b, c, d))
-            # As the list of floats would print; whole numbers below 2^24 print faster, and this is all we do.
-            data = f"[{a}.0, {b}.0, {c}.0, {d}.0]:{token}"
+            # As the list of floats would print; whole numbers print faster, and little else takes time here.
+            before = f"[{a}.0, {b}.0, {c}.0, {d}.0]"
         return flat
 
     def _digest(self, data: bytes) -> tuple[int, int, int, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 def _fine(files: Sequence[Path], broken: list[SpecError]) -> Iterator[Path]:
     """Those that are well; the errors of the others go to `broken`."""
     deviations = {path for path in files if known.is_expectations(path)}
-    for found in load_all((path for path in files if path not in deviations), faults=_claimable()):
+    for found in load_all((path for path in files if path not in deviations), faults=_claimable):
         if isinstance(found, Loaded):
             yield found.path
         else:
@@ -63,6 +64,7 @@ def _fine(files: Sequence[Path], broken: list[SpecError]) -> Iterator[Path]:
             broken.append(error)
 
 
+@cache
 def _claimable() -> Collection[str] | None:
     """Names that `kills` may claim; None, and a word on it, where the engine does not tell them."""
     try:

@@ -20,16 +20,18 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     """The commands that were run; each leaves a report with one fail where a chunk of 32 is asked for."""
     seen: Commands = []
 
-    def run(command: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
+    def run(command: list[str], limit: float) -> str:
         seen.append(command)
         verdict = "fail" if any("--chunk 32" in word for word in command) else "vacuous"
         items = [{"node": "one", "verdict": "pass"}, {"node": "two", "verdict": verdict}]
         if not any("--block-size 1 " in word for word in command):
-            Path(command[command.index("--report-json") + 1]).write_text(json.dumps({"items": items}))
+            broken = [{"node": "three", "text": "no spec"}] if "--grid 64" in " ".join(command) else []
+            report = json.dumps({"items": items, "broken": broken})
+            Path(command[command.index("--report-json") + 1]).write_text(report)
         Path(command[command.index("--history") + 1]).write_text("history")
-        return subprocess.CompletedProcess(command, 0, "said", "")
+        return "said"
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(alarms, "said", run)
     return seen
 
 
@@ -44,8 +46,8 @@ def test_a_run_that_accuses_nothing_is_no_alarm(
     assert "pass: one" not in out
 
 
-@pytest.mark.parametrize(("name", "kept"), [("chunk 32", "fail"), ("block 1", "error")])
-def test_a_fail_is_an_alarm_and_a_run_without_report_too(
+@pytest.mark.parametrize(("name", "kept"), [("chunk 32", "fail"), ("block 1", "error"), ("grid 64", "error")])
+def test_a_fail_is_an_alarm_and_a_run_without_report_or_with_a_broken_spec_too(
     tmp_path: Path, commands: Commands, capsys: pytest.CaptureFixture[str], name: str, kept: str
 ) -> None:
     assert alarms.main(["--only", name, "--runs", "1", "--keep", str(tmp_path)]) == 1
@@ -67,7 +69,7 @@ def test_the_quick_set_is_run_or_all_of_it(
 def test_a_run_without_end_is_an_alarm(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(subprocess, "run", Mock(side_effect=subprocess.TimeoutExpired("pytest", 1800)))
+    monkeypatch.setattr(alarms, "said", Mock(side_effect=subprocess.TimeoutExpired("pytest", 1800)))
     assert alarms.main(["--only", "plain", "--runs", "1"]) == 1
     assert "1 timeout" in capsys.readouterr().out
 

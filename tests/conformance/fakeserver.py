@@ -105,6 +105,7 @@ class State:
 
 class Handler(BaseHTTPRequestHandler):
     state: State
+    disable_nagle_algorithm = True
 
     def version_string(self) -> str:
         return self.state.behaviour.server

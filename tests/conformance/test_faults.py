@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from conformance import backend, faults, kills
+from conformance import backend, catalogue, faults, kills
 from conformance.catalogue import KnownFault
 from tests.conformance.fakeback import CASE, Back
 
@@ -182,9 +184,27 @@ def test_every_fault_that_a_spec_claims_to_kill_is_one_and_none_is_forgotten() -
 
 def test_an_engine_that_does_not_start_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     faults.known.cache_clear()
-    monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(pytest.UsageError, match="does not start"):
+    gone = subprocess.CompletedProcess([], 1, "", "Traceback\n  line 1\nImportError: no mlx")
+    monkeypatch.setattr(subprocess, "run", lambda *args, **how: gone)
+    with pytest.raises(pytest.UsageError, match=r"^--faults: .* does not start: ImportError: no mlx$"):
         faults.known()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (OSError("no such file"), "does not start: no such file"),
+        (subprocess.TimeoutExpired("engine", 60), "does not start: .* timed out"),
+        (subprocess.CompletedProcess([], 1, "", ""), "does not start: it printed nothing"),
+        (subprocess.CompletedProcess([], 0, "hello", ""), "lists no faults"),
+    ],
+)
+def test_whatever_the_engine_does_instead_has_a_word(
+    monkeypatch: pytest.MonkeyPatch, answer: Any, says: str
+) -> None:
+    monkeypatch.setattr(subprocess, "run", Mock(side_effect=[answer]))
+    with pytest.raises(catalogue.EngineError, match=says):
+        catalogue.listed()
 
 
 def test_a_pair_is_one_engine_with_both_and_caught_by_what_catches_either(

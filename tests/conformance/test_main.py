@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from conformance import __main__ as command
-from conformance.commands import _specs, modules
+from conformance import catalogue
+from conformance.commands import _specs, modules, validate
 from conformance.requirements import get
 from tests.conformance.fakeback import CASE
 
@@ -27,6 +29,7 @@ def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "case.yaml").write_text(CASE.replace("texts:", "quick: true\ntexts:"))
     (tmp_path / "ladder.yaml").write_text(ladder)
     monkeypatch.setattr(_specs, "SPECS", tmp_path)
+    validate._claimable.cache_clear()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -75,15 +78,39 @@ def test_validate_asks_the_engine_what_may_be_claimed(
     assert err.count("no fault") == 1  # of the two others one is right and one is no name at all
 
 
+def test_a_wrong_claim_hides_nothing_that_makes_no_sense(
+    specs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (specs / "claims.yaml").write_text(CLAIMS.replace(", 7", "").replace("[count/1]", "[count/1, out/1]"))
+    assert command.main(["validate", "claims.yaml"]) == 1
+    err = capsys.readouterr().err
+    assert "no expectation judges out/1" in err
+    assert "there is no fault 'consume_on_adapt'" in err
+
+
+@pytest.mark.parametrize("claimed", ["[Consume_on_adopt]", '["", "a b"]', "7", "{a: b}", "null", "[[a]]"])
+def test_what_is_no_name_is_told_once(specs: Path, capsys: pytest.CaptureFixture[str], claimed: str) -> None:
+    (specs / "claims.yaml").write_text(CASE.replace("texts:", f"kills: {claimed}\ntexts:"))
+    assert command.main(["validate", "claims.yaml"]) == 1
+    err = capsys.readouterr().err
+    assert "no fault" not in err
+    assert "claims.yaml:5:" in err
+
+
 def test_validate_says_when_nobody_knows_the_faults(
     specs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (specs / "claims.yaml").write_text(CLAIMS.replace(", 7", ""))
-    monkeypatch.setattr("sys.executable", "/bin/false")
+    monkeypatch.setattr(catalogue, "listed", Mock(side_effect=catalogue.EngineError("it is gone")))
     assert command.main(["validate", "claims.yaml"]) == 0
     out, err = capsys.readouterr()
     assert out == "claims.yaml: fine\n"
-    assert err.startswith("claims of `kills` are not checked: the bundled engine does not start")
+    assert err == "claims of `kills` are not checked: it is gone\n"
+
+
+def test_validate_starts_no_engine_where_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "listed", Mock(side_effect=AssertionError("the engine was asked")))
+    assert command.main(["validate", "case.yaml"]) == 0
 
 
 def test_validate_nothing_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

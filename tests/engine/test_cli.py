@@ -381,7 +381,11 @@ def test_answers_leave_in_small_parts_at_once(host: str) -> None:
             with await asyncio.to_thread(socket.create_connection, listener.getsockname()[:2]):
                 return await asyncio.wait_for(seen, PATIENCE)
 
-    with cli.bind(EngineConfig(host=host, port=0)) as listener:
+    try:
+        listener = cli.bind(EngineConfig(host=host, port=0))
+    except OSError:
+        pytest.skip(f"nobody can listen on {host} here")
+    with listener:
         assert asyncio.run(nodelay(listener)) != 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import mlx.core as mx
 import pytest
 
@@ -92,6 +94,19 @@ def test_another_seed_is_another_model(model: DigestModel) -> None:
 def test_a_range_outside_the_tokens_is_an_error(model: DigestModel, start: int, stop: int) -> None:
     with pytest.raises(ValueError, match="not a part of 200 tokens"):
         model.prefill(ArrayView(model.shape), TOKENS, start, stop)
+
+
+def test_a_row_is_the_digest_of_the_row_before_as_a_list_of_floats_and_of_its_token(
+    model: DigestModel,
+) -> None:
+    """So that outputs stay what they were, however the chain is computed."""
+    view, _ = cold(model, [1, 2])
+    row: list[float] = []
+    for place, token in enumerate([1, 2]):
+        digest = hashlib.blake2b(f"{row}:{token}".encode(), digest_size=12, key=bytes(8)).digest()
+        row = [float(int.from_bytes(digest[at : at + 3], "little")) for at in (0, 3, 6, 9)]
+        assert view.read(0, 2)[0][0, place].tolist() == row
+    assert row == [12825620.0, 16338624.0, 13224356.0, 8677608.0]
 
 
 def test_it_is_loaded_by_name() -> None:
