@@ -115,6 +115,15 @@ class Target:
         """How often an adapter got other weights."""
         # An endpoint may still have the last weights of the run before: the same again would be no change.
         self._first_weights = secrets.randbelow(_WEIGHTS) if options.how == "endpoint" else 0
+        try:
+            self._learn(dialect)
+        except BaseException:
+            self._asker.close()  # nobody gets this target, so nobody else could
+            raise
+
+    def _learn(self, dialect: Dialect | None) -> None:
+        """All that is to be known of the server before a case; `dialect` where its family is known."""
+        options = self.options
         self._reach()
         self.dialect = dialect or probe.recognise(self, dialects())
         self.listed = self._listed()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from conformance import launch
+from conformance.asking import Asker
 from conformance.dialect import Dialect
 from conformance.fleet import Fleet, open_target
 from conformance.launch import free_port
@@ -244,6 +245,28 @@ def test_a_server_that_is_no_llm_is_a_clear_error() -> None:
     broken = Behaviour(fault="status", status=404)
     with fake_server(broken) as server, pytest.raises(TargetError, match=message):
         open_target(options(how="endpoint", url=server.url)).main()
+
+
+def test_a_target_that_nobody_gets_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is dropped where it was made: a server that answers some routes well, and then is none of ours."""
+    made: list[Asker] = []
+
+    class Noted(Asker):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+        def close(self) -> None:
+            made.remove(self)
+            super().close()
+
+    monkeypatch.setattr("conformance.target.Asker", Noted)
+    with fake_server(Behaviour(fault="status", status=404)) as server:
+        with pytest.raises(TargetError, match="like an LLM server"):
+            Target(server.url, options())
+        assert made == []
+    with fake_target():
+        assert len(made) == 1
 
 
 def test_nothing_is_contacted_before_a_case_needs_it() -> None:
