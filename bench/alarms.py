@@ -109,9 +109,9 @@ def _told(condition: Condition, number: int, which: Sequence[str], keep: Path | 
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         text, items = _run(condition, which, Path(folder))
-        found = Counter(items.values())
+        found, worth = Counter(items.values()), _worth_a_line(items)
         alarms = sum(found[status] for status in _ACCUSE)
-        if keep is not None and _told_of(items):
+        if keep is not None and worth:
             kept = keep / f"{number:02}-{condition.name.replace(' ', '-')}"
             kept.mkdir(parents=True, exist_ok=True)
             (kept / "output.txt").write_text(text)
@@ -119,13 +119,13 @@ def _told(condition: Condition, number: int, which: Sequence[str], keep: Path | 
                 (kept / history.name).write_bytes(history.read_bytes())
     counts = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
     print(f"  {number:02} {condition.name:<20} {time.monotonic() - began:4.0f} s  {counts}", flush=True)
-    for item, status in _told_of(items).items():
+    for item, status in worth.items():
         print(f"       {status}: {item}", flush=True)
     return alarms
 
 
-def _told_of(items: Mapping[str, str]) -> dict[str, str]:
-    """What accuses the engine, and what showed nothing: of each the name is worth a line."""
+def _worth_a_line(items: Mapping[str, str]) -> dict[str, str]:
+    """What accuses the engine, and what showed nothing."""
     return {item: status for item, status in items.items() if status in (*_ACCUSE, "vacuous")}
 
 

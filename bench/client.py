@@ -24,7 +24,7 @@ from conformance.footprint import measure, tree
 
 TIMEOUT = 300.0
 _ENDING = 30.0
-"""Seconds that a command has to end in order."""
+"""Seconds that a process which was told to end has for it."""
 _LOOK_SECONDS, _LOOK_MOST, _LOOK_SHARE = 0.05, 0.5, 10
 """Least and most seconds between two looks at a footprint; in between, so many times what a look takes."""
 
@@ -138,7 +138,7 @@ def engine(*options: str) -> Iterator[Server]:
             yield Server(line.split()[-1], process.pid)
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(_ENDING)
 
 
 def said(command: Sequence[str], limit: float) -> str:
