@@ -80,7 +80,7 @@ class Running:
     def join(self, name: str) -> tuple[list[Outcome], list[RawReply]]:
         """Waits for the end of all requests and records them."""
         try:
-            self._sender.wait_for(self._threads, name)
+            self._sender.wait_for(self._threads, self._exchanges, name)
         finally:
             self._watch.__exit__()
         raws = self._together.raws() if self._together else self._raws

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from conformance.carrying import carry
 from conformance.dialect import as_json, pick
 from conformance.drafts import Draft, completed
 from conformance.history import Outcome, PlannedRequest
@@ -68,7 +69,7 @@ class Sender:
     def wait(self, exchanges: Sequence[Exchange], name: str, stagger: float = 0.0) -> list[RawReply]:
         """Runs the exchanges at once, and waits; replies in order."""
         together = Together(exchanges, stagger)
-        self.wait_for(together.threads, name)
+        self.wait_for(together.threads, exchanges, name)
         return together.raws()
 
     def record(self, raw: RawReply, request: PlannedRequest) -> Outcome:
@@ -76,17 +77,18 @@ class Sender:
         self.recorder.outcome(outcome)
         return outcome
 
-    def wait_for(self, threads: Sequence[threading.Thread], name: str) -> None:
+    def wait_for(self, threads: Sequence[threading.Thread], exchanges: Sequence[Exchange], name: str) -> None:
         """Every exchange is bounded, so these threads end; meanwhile says how far they are."""
         start = time.monotonic()
-        for number, thread in enumerate(threads):
+        for thread in threads:
             while thread.is_alive():
                 thread.join(EVERY)
                 now = time.monotonic()
                 # Counted over all steps: many short ones are a long wait too.
                 if now - self._told > _TELL:
                     self._told = now
-                    self._tell(f"{name}: {number} of {len(threads)} done after {now - start:.0f} s")
+                    done = sum(exchange.over for exchange in exchanges)
+                    self._tell(f"{name}: {done} of {len(exchanges)} done after {now - start:.0f} s")
 
     def trouble(self, outcomes: Sequence[Outcome]) -> str | None:
         """What must end the workload: a request that timed out, or a server that is no longer there."""
@@ -136,26 +138,33 @@ class Sender:
 
 
 class Together:
-    """Exchanges in threads of their own behind a common barrier, or `stagger` seconds apart."""
+    """Exchanges begun at one moment, or `stagger` seconds apart.
+
+    One thread carries them all, but for those whose steps may wait for something: each of them has its own.
+    """
 
     def __init__(self, exchanges: Sequence[Exchange], stagger: float = 0.0) -> None:
         self.exchanges, self._stagger = exchanges, stagger
-        self._barrier = threading.Barrier(len(exchanges))
-        self._raws: list[RawReply | None] = [None] * len(exchanges)
-        self.threads = [
-            threading.Thread(target=self._run, args=(place,), daemon=True) for place in range(len(exchanges))
-        ]
+        alone = [[exchange] for exchange in exchanges if exchange.waits]
+        others = [exchange for exchange in exchanges if not exchange.waits]
+        groups = [*alone, *([others] if others else [])]
+        self._barrier = threading.Barrier(len(groups), action=self._stand_apart)
+        self.threads = [threading.Thread(target=self._run, args=(group,), daemon=True) for group in groups]
         for thread in self.threads:
             thread.start()
 
-    def _run(self, place: int) -> None:
-        if self._stagger:
-            time.sleep(self._stagger * place)
-        self._raws[place] = self.exchanges[place].run(None if self._stagger else self._barrier)
+    def _stand_apart(self) -> None:
+        """Once all are ready: who begins when."""
+        now = self.exchanges[0].clock()
+        for place, exchange in enumerate(self.exchanges):
+            exchange.wake = now + self._stagger * place
+
+    def _run(self, group: Sequence[Exchange]) -> None:
+        carry(group, group[0].clock, group[0].timeout, self._barrier)
 
     def raws(self) -> list[RawReply]:
-        """Replies in order; of threads that have ended."""
-        return [raw for raw in self._raws if raw is not None]
+        """Replies in order; of exchanges that have ended."""
+        return [exchange.reply for exchange in self.exchanges]
 
 
 def spread(raws: Sequence[RawReply]) -> float:

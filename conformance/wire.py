@@ -2,28 +2,31 @@
 
 Knows sockets, HTTP/1.1 (through h11) and server-sent events. Does not know JSON, tokens or any server:
 the bytes of a request are made before it is sent, and the reply is looked into after it has ended, so
-that neither delays a burst. No exception leaves `Exchange.run`: what goes wrong is part of the reply. Time
-and memory are bounded whatever a server sends, or fails to take.
+that neither delays a burst. An exchange never waits for its server: it does what can be done at once, each
+time that it is told to (`carrying.py`), so that one thread carries a whole burst. No exception leaves it:
+what goes wrong is part of the reply. Time and memory are bounded whatever a server sends, or fails to take.
 """
 
 from __future__ import annotations
 
 import math
+import selectors
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from threading import Barrier, BrokenBarrierError, Lock
+from threading import Barrier, Lock
 
 import h11
 
+from conformance.carrying import carry
 from conformance.connecting import Address, connect_again, describe
 from conformance.leaving import Leaving, Phase, walk_away
 from conformance.sse import EndlessEvent, EventSplitter
 
 Clock = Callable[[], float]
 _PIECE = 65536
-_TICK = 0.001
-"""Seconds; a timeout of 0 would mean not to wait for anything already under way."""
+"""Bytes read at once. More than a record of TLS has, so that none is left where no selector sees it."""
 _LOOK = 0.02
 """Seconds between looks at whether the moment to leave has come, where no time or token says so."""
 _LINGER = 10.0
@@ -88,20 +91,24 @@ class Exchange:
         """
         self._http = h11.Connection(h11.CLIENT)
         self._bytes = _render(self._http, call)
-        self._clock, self._timeout, self._leaving = clock, timeout, leaving
+        self._unsent = memoryview(self._bytes)
+        self._cut: ConnectionError | None = None
+        self.clock, self.timeout, self._leaving = clock, timeout, leaving
         self._progress = _Progress(leaving.is_token if leaving is not None else is_token)
         self._splitter, self._body, self._size = EventSplitter(), bytearray(), 0
         self.begun: float | None = None
         """When the request was put on the wire; None before."""
         self.over = False
+        self.wake = 0.0
+        """When `step` is to be called whatever the socket does, on the clock. The first may be put off."""
         self._left_at = 0.0
-        self._reply = RawReply(sent=clock(), error=broken)
-        self._sock = self._connect(call.address) if broken is None else None
+        self.reply = RawReply(sent=clock(), error=broken)
+        self.sock = self._connect(call.address) if broken is None else None
 
     def _connect(self, address: Address) -> socket.socket | None:
         try:
             narrow = self._leaving is not None and self._leaving.how == "stop_reading"
-            return connect_again(address, min(self._timeout, _CONNECT), narrow)
+            return connect_again(address, min(self.timeout, _CONNECT), narrow)
         except OSError as error:
             self._fail(f"cannot connect to {address.url}: {describe(error)}")
             return None
@@ -109,139 +116,163 @@ class Exchange:
     @property
     def broken(self) -> str | None:
         """Why there is no connection, before anything is sent; None where there is one."""
-        return self._reply.error if self.begun is None else None
+        return self.reply.error if self.begun is None else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a step may wait for something: a client that leaves asks the server, or holds still."""
+        return self._leaving is not None
 
     @property
     def tokens(self) -> int:
         """Tokens that have come so far. Counted when asked: most replies are never asked."""
-        return self._progress.count(self._reply.events)
+        return self._progress.count(self.reply.events)
+
+    @property
+    def wants(self) -> int:
+        """What the socket is to be ready for: `selectors.EVENT_READ` or `EVENT_WRITE`."""
+        return selectors.EVENT_WRITE if self._unsent else selectors.EVENT_READ
 
     def run(self, barrier: Barrier | None = None) -> RawReply:
         """Waits at the barrier, sends, reads to the end; bounded by the timeout, raises nothing."""
-        if not _pass(barrier, self._timeout):
-            self._fail("the other requests of the burst were never ready")
-        if self._sock is not None and self._reply.error is None:
-            self._talk(self._sock)
-        self._reply.ended = self._clock()
-        self._reply.body = bytes(self._body)
-        self.over = True
-        self.close()
-        return self._reply
+        carry([self], self.clock, self.timeout, barrier)
+        return self.reply
+
+    def step(self) -> None:
+        """Does what can be done at once: when the socket is ready, or `wake` has come. Raises nothing."""
+        if self.sock is None or self.reply.error is not None or self._talk(self.sock):
+            self._finish()
+
+    def give_up(self, why: str) -> None:
+        """Ends before anything was sent."""
+        self._fail(why)
+        self._finish()
 
     def close(self) -> None:
-        if self._sock is not None:
-            self._sock.close()
-            self._sock = None
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
 
-    def _talk(self, sock: socket.socket) -> None:
-        self._reply.sent = self.begun = self._clock()
+    def _finish(self) -> None:
+        self.reply.ended = self.clock()
+        self.reply.body = bytes(self._body)
+        self.over = True
+        self.close()
+
+    def _talk(self, sock: socket.socket) -> bool:
+        """Whether the exchange has ended."""
+        if self.begun is None:
+            sock.setblocking(False)
+            self.reply.sent = self.begun = self.clock()
         try:
-            self._converse(sock)
+            return self._converse(sock)
         except (TimeoutError, _NotTaken) as late:
-            self._reply.timed_out = self._reply.left is None
-            self._fail(str(late) or f"no end of the reply within {self._timeout:g} s")
-        except (OSError, h11.RemoteProtocolError) as error:
+            self.reply.timed_out = self.reply.left is None
+            self._fail(str(late) or f"no end of the reply within {self.timeout:g} s")
+        except h11.RemoteProtocolError as error:
+            # A server that refuses a request before its end has often said why, so the reply was read.
+            self._fail(f"{describe(self._cut or error)} {self._so_far()}")
+        except OSError as error:
             self._fail(f"{describe(error)} {self._so_far()}")
         except (_TooMuch, EndlessEvent) as error:
             self._fail(f"{error} ({self._so_far()})")
+        return True
 
-    def _converse(self, sock: socket.socket) -> None:
-        """A server that refuses a request before its end has often said why, so the reply is read anyway."""
-        cut = self._send(sock)
+    def _converse(self, sock: socket.socket) -> bool:
+        """Whether the exchange has ended; sets `wake` where it has not."""
+        if self._unsent:
+            self._send(sock)
+        ended = not self._unsent and self._read(sock)
+        self.wake = min(self._end(), self._leave_time())
+        if self._looks:
+            self.wake = min(self.wake, self.clock() + _LOOK)
+        return ended
+
+    def _send(self, sock: socket.socket) -> None:
+        """As many bytes as the server takes now, in the time of the whole request; keeps what broke it."""
+        if self.clock() >= self._end():
+            size = f"{len(self._bytes) - len(self._unsent)} of {len(self._bytes)} bytes"
+            raise _NotTaken(f"the server took {size} of the request within {self.timeout:g} s")
         try:
-            self._read(sock)
-        except h11.RemoteProtocolError as error:
-            raise cut or error from None
-
-    def _send(self, sock: socket.socket) -> ConnectionError | None:
-        """All bytes, in the time of the whole request: a server that stops reading makes this wait.
-
-        Returns what broke the connection, if anything did.
-        """
-        left = memoryview(self._bytes)
-        try:
-            while left:
-                sock.settimeout(max(self._end() - self._clock(), _TICK))
-                left = left[sock.send(left) :]
-        except TimeoutError:
-            size = f"{len(self._bytes) - len(left)} of {len(self._bytes)} bytes"
-            raise _NotTaken(f"the server took {size} of the request within {self._timeout:g} s") from None
+            while self._unsent:
+                self._unsent = self._unsent[sock.send(self._unsent) :]
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            pass
         except ConnectionError as error:
-            return error
-        return None
+            self._cut, self._unsent = error, memoryview(b"")
 
-    def _read(self, sock: socket.socket) -> None:
-        while not self._leave_now(sock):
-            event = self._http.next_event()
-            if event is h11.NEED_DATA:
-                self._receive(sock)
-            elif isinstance(event, h11.Response):
+    def _read(self, sock: socket.socket) -> bool:
+        """Takes one piece if one is there, so that none keeps the others waiting; whether that was all."""
+        if self._leave_now(sock):
+            return True
+        if self.clock() >= self._end():
+            raise TimeoutError
+        try:
+            self._http.receive_data(sock.recv(_PIECE))
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        while (event := self._http.next_event()) is not h11.NEED_DATA:
+            if isinstance(event, h11.Response):
                 self._begin(event)
             elif isinstance(event, h11.Data):
                 self._take(bytes(event.data))
             elif isinstance(event, (h11.EndOfMessage, h11.ConnectionClosed)):
-                return
+                return True
+            if self._leave_now(sock):
+                return True
+        return False
 
-    def _receive(self, sock: socket.socket) -> None:
-        """Reads a piece; a timeout is an error unless it is the moment to walk away, or to look for it."""
-        left = min(self._end(), self._leave_time()) - self._clock()
-        if left <= 0 and not self._due():
-            # A server that never pauses would otherwise never meet the timeout of a single read.
-            raise TimeoutError
-        looks = self._reply.left is None and self._leaving is not None and self._leaving.until is not None
-        sock.settimeout(max(min(left, _LOOK) if looks else left, _TICK))
-        try:
-            self._http.receive_data(sock.recv(_PIECE))
-        except TimeoutError:
-            if not (looks or self._due()):
-                raise TimeoutError from None  # without the system's own words
+    @property
+    def _looks(self) -> bool:
+        """Whether no time and no token says when to leave."""
+        return self._leaving is not None and self._leaving.until is not None and self.reply.left is None
 
     def _end(self) -> float:
         """When nobody reads any longer."""
-        last = self._reply.sent + self._timeout
-        return min(last, self._left_at + _LINGER) if self._reply.left is not None else last
+        last = self.reply.sent + self.timeout
+        return min(last, self._left_at + _LINGER) if self.reply.left is not None else last
 
     def _begin(self, response: h11.Response) -> None:
-        self._reply.status = response.status_code
-        self._reply.headers = {
+        self.reply.status = response.status_code
+        self.reply.headers = {
             name.decode().lower(): value.decode("latin-1") for name, value in response.headers
         }
-        kind = self._reply.headers.get("content-type", "").lower()
-        self._reply.streamed = response.status_code == 200 and kind.startswith("text/event-stream")
+        kind = self.reply.headers.get("content-type", "").lower()
+        self.reply.streamed = response.status_code == 200 and kind.startswith("text/event-stream")
 
     def _take(self, data: bytes) -> None:
         self._size += len(data)
         if self._size > MOST:
             raise _TooMuch(f"the reply is longer than {MOST / 2**20:g} MiB")
-        if not self._reply.streamed:
+        if not self.reply.streamed:
             self._body += data
             return
-        now = self._clock()
-        self._reply.events += [(now, payload) for payload in self._splitter.feed(data)]
-        if len(self._reply.events) > MOST_EVENTS:
+        now = self.clock()
+        self.reply.events += [(now, payload) for payload in self._splitter.feed(data)]
+        if len(self.reply.events) > MOST_EVENTS:
             raise _TooMuch(f"the stream has more than {MOST_EVENTS} events")
 
     def _leave_time(self) -> float:
         leaving = self._leaving
-        if leaving is None or leaving.seconds is None or self._reply.left is not None:
+        if leaving is None or leaving.seconds is None or self.reply.left is not None:
             return math.inf
-        return self._reply.sent + leaving.seconds
+        return self.reply.sent + leaving.seconds
 
     def _due(self) -> bool:
-        return self._clock() >= self._leave_time()
+        return self.clock() >= self._leave_time()
 
     def _leave_now(self, sock: socket.socket) -> bool:
         """Whether the client has gone for good; one that left by half reads on."""
         leaving = self._leaving
-        if leaving is None or self._reply.left is not None:
+        if leaving is None or self.reply.left is not None:
             return False
         enough = leaving.tokens is not None and self.tokens >= leaving.tokens
         seen = not enough and not self._due() and leaving.until is not None and leaving.until()
         if not (enough or seen or self._due()):
             return False
-        self._reply.left, self._left_at = self._phase(leaving, seen), self._clock()
+        self.reply.left, self._left_at = self._phase(leaving, seen), self.clock()
         if leaving.how == "abort" and leaving.abort is not None:
-            leaving.abort(self._reply.events[0][1] if self._reply.events else b"")
+            leaving.abort(self.reply.events[0][1] if self.reply.events else b"")
         return walk_away(sock, leaving)
 
     def _phase(self, leaving: Leaving, seen: bool) -> Phase:
@@ -254,13 +285,13 @@ class Exchange:
 
     def _fail(self, text: str) -> None:
         """Notes what went wrong; nothing does once the client has left."""
-        if self._reply.left is None:
-            self._reply.error = self._reply.error or text
+        if self.reply.left is None:
+            self.reply.error = self.reply.error or text
 
     def _so_far(self) -> str:
-        if self._reply.status is None:
+        if self.reply.status is None:
             return "before any reply"
-        return f"after status {self._reply.status} and {len(self._reply.events)} events"
+        return f"after status {self.reply.status} and {len(self.reply.events)} events"
 
 
 class _Progress:
@@ -292,13 +323,3 @@ def _render(http: h11.Connection, call: Call) -> bytes:
     head = h11.Request(method="POST", target=address.prefix + call.path, headers=list(headers.items()))
     parts = [http.send(head), http.send(h11.Data(data=call.body)), http.send(h11.EndOfMessage())]
     return b"".join(part for part in parts if part)
-
-
-def _pass(barrier: Barrier | None, timeout: float) -> bool:
-    if barrier is None:
-        return True
-    try:
-        barrier.wait(timeout)
-    except BrokenBarrierError:
-        return False
-    return True
