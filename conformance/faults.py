@@ -53,12 +53,13 @@ class FaultRun:
         """`open_session(fault, engine flags, label of the history)`; fault None is the healthy engine.
 
         `cross`: every spec of the quick set runs against every fault, claimed or not. `shared`: all specs of
-        a fault share one engine, until it dies; to start one for each would double the time.
+        a fault share one engine, until it dies; to start one for each would double the time. The healthy
+        engine that some faults are compared with (all with the same flags, `NEEDS`) is shared by them all.
         """
         self.chosen = tuple(chosen)
         self.open_session = open_session
         self.cross, self.shares = cross, shared
-        self._shared: tuple[str | None, Session] | None = None
+        self._shared: dict[str | None, Session] = {}
 
     def against(self, loaded: Loaded) -> list[KnownFault]:
         """Chosen faults that this spec runs against."""
@@ -71,16 +72,19 @@ class FaultRun:
         """A session for one spec; whoever leaves the context closes it, unless it is shared."""
         if not self.shares:
             return closing(self.open_session(fault, flags, label))
-        if self._shared is None or self._shared[0] != fault or self._shared[1].dead:
-            self.close()
-            self._shared = fault, self.open_session(fault, flags, label)
-        return nullcontext(self._shared[1])
+        others = [name for name in self._shared if fault is not None and name not in (None, fault)]
+        self._end(others + [name for name, kept in self._shared.items() if kept.dead])
+        if fault not in self._shared:
+            self._shared[fault] = self.open_session(fault, flags, label)
+        return nullcontext(self._shared[fault])
 
     def close(self) -> None:
         """Close what is shared, if anything is."""
-        if self._shared is not None:
-            self._shared[1].close()
-        self._shared = None
+        self._end(list(self._shared))
+
+    def _end(self, faults: Sequence[str | None]) -> None:
+        for fault in dict.fromkeys(faults):
+            self._shared.pop(fault).close()
 
 
 @cache

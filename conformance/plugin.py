@@ -38,6 +38,7 @@ from conformance.options import (
 from conformance.refusals import refuse_nonsense
 from conformance.report.progress import Announcer
 from conformance.values import words_of
+from conformance.workers import fault_of, keep_to_share, workload_of
 
 if TYPE_CHECKING:
     from conformance.archive import Archive
@@ -71,6 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
             _end_when_told(config)  # its workers end with it
             # Workers of an interrupted run report no snapshots, which must not look like a defect.
             config.addinivalue_line("filterwarnings", "ignore:syrupy. received:UserWarning")
+    elif how_of(config) == "engine" and is_asked_for(config):
+        keep_to_share(config.workerinput["workerid"], config.workerinput["workercount"])
     if option(config, "replay"):
         _use(config)  # a file that is no history is refused before anything is collected
 
@@ -90,21 +93,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return own or workload_of(nodeid, shared) or str(super()._split_scope(nodeid))
 
     return WorkloadScheduling(config, log)
-
-
-def workload_of(nodeid: str, is_shared: bool) -> str:
-    """What must not run on two workers: file and rung, or everything on one shared server; else nothing."""
-    path, _, name = nodeid.partition("::")
-    if not path.endswith((".yaml", ".yml")):
-        return ""
-    rung = "".join(name.partition("@")[0].partition("[")[1:])
-    return "endpoint" if is_shared else path + rung
-
-
-def fault_of(nodeid: str) -> str:
-    """`fault[name]` where an item is a fault's: those of one share an engine; else nothing."""
-    name = nodeid.rpartition("::")[2].partition("@")[0]
-    return name if name.startswith("fault[") else ""
 
 
 def _end_when_told(config: pytest.Config) -> None:

@@ -166,7 +166,7 @@ class CanonicalModel:
         for tiles in others:
             self._stored(view, tokens, tiles, start, stop)
         x, q, slots = self._stored(view, tokens, last, start, stop)
-        attention = self.attend(q[0], *self.read(slots[0], self._top), slots[0].mask)
+        attention = self.attend(q.squeeze(0), *self.read(slots[0], self._top), slots[0].mask)
         hidden = self._mixed(self._top, x, self._merged(self._top, [attention]))
         row = stop - 1 - last[-1][0]
         return self._logits(hidden[:, row : row + 1])[0]
@@ -202,11 +202,11 @@ class CanonicalModel:
     def project(self, x: mx.array, linear: Linear) -> mx.array:
         """[N, T, D] -> [N, T, O] with the bits of N products of one shape: as one, where that was measured to
         give them, else with the weight broadcast to each."""
-        parts, rows, width = x.shape
-        if parts * rows in linear.together.get(rows, ()):
-            out = (x.reshape(-1, width) @ linear.weight).reshape(parts, rows, -1)
-        else:
-            out = x @ mx.broadcast_to(linear.weight, (parts, *linear.weight.shape))
+        parts, rows, _ = x.shape
+        weight = linear.weight
+        if parts > 1 and parts * rows not in linear.together.get(rows, ()):
+            weight = mx.broadcast_to(weight, (parts, *weight.shape))
+        out = x @ weight
         return out if linear.bias is None else out + linear.bias
 
     def attend(self, q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> mx.array:
@@ -285,15 +285,15 @@ class CanonicalModel:
         return self._attended(layer, q, slots)
 
     def _store(self, layer: int, k: mx.array, v: mx.array, slots: Sequence[Slot]) -> None:
-        for n, slot in enumerate(slots):
-            self.write(slot, layer, k[n], v[n])
+        for slot, keys, values in zip(slots, k, v, strict=True):
+            self.write(slot, layer, keys, values)
 
     def _attended(self, layer: int, q: mx.array, slots: Sequence[Slot]) -> mx.array:
         """The next slot's work is laid out while one computes, and begins when what that one read is gone."""
         reads = self._reads(layer, slots)
         rows: list[mx.array] = []
-        for n, slot in enumerate(slots):
-            rows.append(self.attend(q[n], *next(reads), slot.mask))  # lets go of the read before
+        for slot, queries in zip(slots, q, strict=True):
+            rows.append(self.attend(queries, *next(reads), slot.mask))  # lets go of the read before
             mx.eval(rows[-2:-1])
             mx.async_eval(rows[-1])  # type: ignore[no-untyped-call]
         return self._merged(layer, rows)
@@ -314,7 +314,9 @@ class CanonicalModel:
         positions = mx.array([slot.position for slot in slots])
         q, k, v = (self._split(self._linear(layer, f"self_attn.{name}_proj", h)) for name in "qkv")
         q, k = (self._head_norm(layer, name, x) for name, x in (("q", q), ("k", k)))
-        return self._rope(q, positions), self._rope(k, positions), v
+        # Together, since the angles take as long as the turning, and on a CPU some twenty small steps.
+        turned = self._rope(mx.concatenate([q, k], axis=1), positions)
+        return turned[:, : q.shape[1]], turned[:, q.shape[1] :], v
 
     def _split(self, x: mx.array) -> mx.array:
         return x.reshape(*x.shape[:2], -1, self.config.head_dim).swapaxes(1, 2)

@@ -31,6 +31,7 @@ from conformance.permission import PERMISSIONS
 from conformance.session import Options, Session
 from conformance.target import TargetError, TargetOptions
 from conformance.values import words_of
+from conformance.workers import one_core
 
 if TYPE_CHECKING:
     from engine.config import EngineConfig
@@ -113,9 +114,10 @@ def _inside(args: argparse.Namespace) -> Iterator[Ground]:
     from conformance.explore.judging import Inside
     from engine.faults import parts_for
 
-    configs: dict[str, EngineConfig] = configured(flags)
-    judge, sound = Inside(configs, parts_for(args.fault)), Inside(configs, parts_for(None))
-    yield Ground(judge.facts, judge, INSIDE, tuple(PERMISSIONS), sound if args.fault else None)
+    with one_core():
+        configs: dict[str, EngineConfig] = configured(flags)
+        judge, sound = Inside(configs, parts_for(args.fault)), Inside(configs, parts_for(None))
+        yield Ground(judge.facts, judge, INSIDE, tuple(PERMISSIONS), sound if args.fault else None)
 
 
 def _choose_blas(flags: Sequence[str]) -> None:

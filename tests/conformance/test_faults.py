@@ -144,6 +144,19 @@ def test_with_cross_the_specs_of_a_fault_share_an_engine(
     assert opened.count("lies") == 1
 
 
+def test_with_cross_the_healthy_engine_of_a_fault_with_needs_stays_beside_it(
+    pytester: pytest.Pytester, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To change engines for each spec, back and forth, took five minutes for one fault."""
+    know(monkeypatch, fault(needs="openblas"), fault("quiet", needs="openblas"))
+    second = pytester.path / "specs" / "area" / "second.yaml"
+    second.parent.mkdir(parents=True)
+    quick = KILLS.replace("proves:", "quick: true\nproves:")
+    second.write_text(quick.replace("area/case", "area/second"))
+    run(pytester, "--faults", "all", "--cross", text=quick)
+    assert sorted(opened, key=str) == [None, None, "lies", "quiet"]
+
+
 @pytest.mark.parametrize("flag", [["--cross"], ["--report-kills", "kills.json"]])
 def test_what_belongs_to_faults_is_refused_without(pytester: pytest.Pytester, flag: list[str]) -> None:
     result = run(pytester, *flag)

@@ -382,21 +382,6 @@ def test_scale(pytester: pytest.Pytester, args: list[str], scale: str) -> None:
     assert read(pytester, *args)[0].scale == scale
 
 
-@pytest.mark.parametrize(
-    ("nodeid", "is_shared", "group"),
-    [
-        ("specs/a.yaml::counted", False, "specs/a.yaml"),
-        ("specs/a.yaml::counted@area/a", False, "specs/a.yaml"),
-        ("specs/a.yaml::counted[n=1G]", False, "specs/a.yaml[n=1G]"),
-        ("specs/a.yaml::counted[n=1G]@area/a[n=1G]", False, "specs/a.yaml[n=1G]"),
-        ("specs/a.yaml::counted[n=1G]", True, "endpoint"),
-        ("tests/test_a.py::test_it", True, ""),
-    ],
-)
-def test_what_stays_on_one_worker(nodeid: str, is_shared: bool, group: str) -> None:
-    assert plugin.workload_of(nodeid, is_shared) == group
-
-
 MORE = "  - counted: {of: eight, id: two}\n  - counted: {of: eight, id: three}\n"
 
 
