@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 from threading import Barrier, BrokenBarrierError
 from typing import Protocol
 
+_LONGEST = 3600.0
+"""Seconds of one wait: systems take no number of any size."""
+
 
 class Carried(Protocol):
     """An exchange, seen from here. `wake` is on the clock; a `step` raises nothing and ends at once."""
@@ -32,16 +35,30 @@ class Carried(Protocol):
 def carry(
     exchanges: Sequence[Carried], clock: Callable[[], float], timeout: float, barrier: Barrier | None = None
 ) -> None:
-    """Waits at the barrier, at most `timeout` seconds, then goes on until every exchange is over."""
+    """Waits at the barrier, at most `timeout` seconds, then goes on until every exchange is over.
+
+    What a step raises in spite of its promise leaves here once all of them were given up: no socket stays
+    open, and nobody waits for one of them.
+    """
     try:
-        if barrier is not None:
-            barrier.wait(timeout)
+        with selectors.DefaultSelector() as selector:
+            if barrier is not None:
+                barrier.wait(timeout)
+            _Round(selector, clock, exchanges).run()
     except BrokenBarrierError:
-        for exchange in exchanges:
-            exchange.give_up("the other requests of the burst were never ready")
-        return
-    with selectors.DefaultSelector() as selector:
-        _Round(selector, clock, exchanges).run()
+        _give_up(exchanges, "the other requests of the burst were never ready")
+    except OSError as error:  # of the selector: a step keeps its own
+        if barrier is not None:
+            barrier.abort()
+        _give_up(exchanges, f"nothing can be waited for: {error.strerror}")
+    finally:
+        _give_up(exchanges, "its client failed")
+
+
+def _give_up(exchanges: Sequence[Carried], why: str) -> None:
+    for exchange in exchanges:
+        if not exchange.over:
+            exchange.give_up(why)
 
 
 class _Round:
@@ -59,7 +76,8 @@ class _Round:
         while self._going:
             if self._clock() >= self._soonest:
                 self._wake()
-            for key, _ in self._selector.select(max(0.0, self._soonest - self._clock())):
+            left = min(max(0.0, self._soonest - self._clock()), _LONGEST)
+            for key, _ in self._selector.select(left):
                 self._step(key.data)
 
     def _wake(self) -> None:

@@ -145,6 +145,7 @@ class Together:
 
     def __init__(self, exchanges: Sequence[Exchange], stagger: float = 0.0) -> None:
         self.exchanges, self._stagger = exchanges, stagger
+        self._failure: BaseException | None = None
         alone = [[exchange] for exchange in exchanges if exchange.waits]
         others = [exchange for exchange in exchanges if not exchange.waits]
         groups = [*alone, *([others] if others else [])]
@@ -160,10 +161,17 @@ class Together:
             exchange.wake = now + self._stagger * place
 
     def _run(self, group: Sequence[Exchange]) -> None:
-        carry(group, group[0].clock, group[0].timeout, self._barrier)
+        try:
+            carry(group, group[0].clock, group[0].timeout, self._barrier)
+        except BaseException as error:
+            self._barrier.abort()
+            self._failure = error
 
     def raws(self) -> list[RawReply]:
-        """Replies in order; of exchanges that have ended."""
+        """Replies in order, once the threads have ended. Raises what ended one of them before its time: a
+        reply that nobody read to its end must not be judged."""
+        if self._failure is not None:
+            raise self._failure
         return [exchange.reply for exchange in self.exchanges]
 
 

@@ -27,6 +27,7 @@ from conformance.sse import EndlessEvent, EventSplitter
 Clock = Callable[[], float]
 _PIECE = 65536
 """Bytes read at once. More than a record of TLS has, so that none is left where no selector sees it."""
+_AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _LOOK = 0.02
 """Seconds between looks at whether the moment to leave has come, where no time or token says so."""
 _LINGER = 10.0
@@ -93,6 +94,8 @@ class Exchange:
         self._bytes = _render(self._http, call)
         self._unsent = memoryview(self._bytes)
         self._cut: ConnectionError | None = None
+        self._reverse = False
+        """TLS may have to read before it can write, and the other way round."""
         self.clock, self.timeout, self._leaving = clock, timeout, leaving
         self._progress = _Progress(leaving.is_token if leaving is not None else is_token)
         self._splitter, self._body, self._size = EventSplitter(), bytearray(), 0
@@ -131,7 +134,7 @@ class Exchange:
     @property
     def wants(self) -> int:
         """What the socket is to be ready for: `selectors.EVENT_READ` or `EVENT_WRITE`."""
-        return selectors.EVENT_WRITE if self._unsent else selectors.EVENT_READ
+        return selectors.EVENT_WRITE if bool(self._unsent) != self._reverse else selectors.EVENT_READ
 
     def run(self, barrier: Barrier | None = None) -> RawReply:
         """Waits at the barrier, sends, reads to the end; bounded by the timeout, raises nothing."""
@@ -180,24 +183,28 @@ class Exchange:
 
     def _converse(self, sock: socket.socket) -> bool:
         """Whether the exchange has ended; sets `wake` where it has not."""
+        self._reverse = False
         if self._unsent:
             self._send(sock)
         ended = not self._unsent and self._read(sock)
-        self.wake = min(self._end(), self._leave_time())
-        if self._looks:
-            self.wake = min(self.wake, self.clock() + _LOOK)
+        self.wake = self._end()
+        if not self._unsent:  # nobody leaves before everything is sent
+            self.wake = min(self.wake, self._leave_time(), self._next_look())
         return ended
 
     def _send(self, sock: socket.socket) -> None:
         """As many bytes as the server takes now, in the time of the whole request; keeps what broke it."""
+        size = f"{len(self._bytes) - len(self._unsent)} of {len(self._bytes)} bytes"
+        late = _NotTaken(f"the server took {size} of the request within {self.timeout:g} s")
         if self.clock() >= self._end():
-            size = f"{len(self._bytes) - len(self._unsent)} of {len(self._bytes)} bytes"
-            raise _NotTaken(f"the server took {size} of the request within {self.timeout:g} s")
+            raise late
         try:
             while self._unsent:
                 self._unsent = self._unsent[sock.send(self._unsent) :]
-        except (BlockingIOError, ssl.SSLWantWriteError):
-            pass
+        except _AGAIN as error:
+            self._reverse = isinstance(error, ssl.SSLWantReadError)
+        except TimeoutError:  # of the system's own: nothing was acknowledged for minutes
+            raise late from None
         except ConnectionError as error:
             self._cut, self._unsent = error, memoryview(b"")
 
@@ -209,8 +216,11 @@ class Exchange:
             raise TimeoutError
         try:
             self._http.receive_data(sock.recv(_PIECE))
-        except (BlockingIOError, ssl.SSLWantReadError):
+        except _AGAIN as error:
+            self._reverse = isinstance(error, ssl.SSLWantWriteError)
             return False
+        except TimeoutError:
+            raise TimeoutError from None  # without the system's own words
         while (event := self._http.next_event()) is not h11.NEED_DATA:
             if isinstance(event, h11.Response):
                 self._begin(event)
@@ -222,10 +232,10 @@ class Exchange:
                 return True
         return False
 
-    @property
-    def _looks(self) -> bool:
-        """Whether no time and no token says when to leave."""
-        return self._leaving is not None and self._leaving.until is not None and self.reply.left is None
+    def _next_look(self) -> float:
+        """When to look again whether to leave, where no time and no token says it."""
+        looks = self._leaving is not None and self._leaving.until is not None and self.reply.left is None
+        return self.clock() + _LOOK if looks else math.inf
 
     def _end(self) -> float:
         """When nobody reads any longer."""

@@ -10,9 +10,10 @@ that keep to a core each take three quarters of the time (docs/decisions/0011).
 from __future__ import annotations
 
 import os
+import random
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 def workload_of(nodeid: str, is_shared: bool) -> str:
@@ -33,17 +34,20 @@ def fault_of(nodeid: str) -> str:
 def keep_to_share(worker: str, workers: int) -> None:
     """Keeps this process, and the engines that it will start, to a worker's share of the cores it may use.
 
-    `worker`: as xdist names them, `gw0` and so on; one that replaces a crashed one has a higher number.
+    `worker`: as xdist names them, `gw0` and so on. One that replaces a crashed one has a higher number, and
+    may have its core in common with another. Does nothing for names that a user gave.
     """
-    _keep_to(share(_cores(), int(worker.removeprefix("gw")), workers))
+    number = worker.removeprefix("gw")
+    if number.isdecimal():
+        _keep_to(share(_cores(), int(number), workers))
 
 
 @contextmanager
 def one_core() -> Iterator[None]:
     """Keeps this thread, and those that it starts meanwhile, to one core: for an engine that is turned by
-    hand, which never has two things to do."""
+    hand, which never has two things to do. Those threads stay there afterwards."""
     before = _cores()
-    _keep_to(before[os.getpid() % len(before) :][:1] if before else [])
+    _keep_to(random.sample(before, min(1, len(before))))
     try:
         yield
     finally:
@@ -51,10 +55,11 @@ def one_core() -> Iterator[None]:
 
 
 def share(cores: Sequence[int], worker: int, workers: int) -> Sequence[int]:
-    """The cores of one worker: as many for each; where there are more workers than cores, one for several."""
-    each, place = max(1, len(cores) // workers), worker % workers
-    first = place * each % len(cores) if cores else 0
-    return cores[first : first + each]
+    """The cores of one worker: as many for each as can be; one for several where there are too few."""
+    place, count = worker % workers, len(cores)
+    if count < workers:
+        return cores[place % count :][:1] if count else []
+    return cores[place * count // workers : (place + 1) * count // workers]
 
 
 def _cores() -> list[int]:
@@ -63,5 +68,7 @@ def _cores() -> list[int]:
 
 
 def _keep_to(cores: Sequence[int]) -> None:
+    """As far as it is allowed: it saves time, and nothing depends on it."""
     if sys.platform == "linux":
-        os.sched_setaffinity(0, cores)
+        with suppress(OSError):
+            os.sched_setaffinity(0, cores)

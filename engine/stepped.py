@@ -10,12 +10,12 @@ from __future__ import annotations
 import queue
 from functools import cache
 
-from engine import memory
+from engine import cores, memory
 from engine.build import Parts
 from engine.config import EngineConfig
 from engine.testmode import RehearsalWorker
 
-_bound = cache(memory.bound_cache)
+_bound, _take_turns = cache(memory.bound_cache), cache(cores.take_turns)
 """Once for a process: whoever explores opens thousands of engines."""
 
 
@@ -26,6 +26,7 @@ class SteppedWorker(RehearsalWorker):
         """Loads the model. Raises ModelError when it cannot be loaded."""
         super().__init__(config, parts)
         _bound()
+        _take_turns()
         self._open()
 
     @property

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from engine import memory
+from engine import cores, memory
 from engine.build import Engine, Parts, build
 from engine.config import EngineConfig
 from engine.messages import Adapter, Event, Failed, Request, RequestError, Sink
@@ -132,6 +132,7 @@ class Worker:
     def _opened(self) -> bool:
         try:
             memory.bound_cache()
+            cores.take_turns()
             self._open()
         except Exception as error:
             self._ready.set_exception(error)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from conformance import workers
-from conformance.workers import fault_of, one_core, share, workload_of
+from conformance.workers import fault_of, keep_to_share, one_core, share, workload_of
 from tests.conformance.fakeback import CASE
 
 
@@ -46,7 +46,8 @@ def test_what_belongs_to_a_fault(nodeid: str, own: str) -> None:
         ([0, 1], 2, [[0], [1]]),
         ([0, 1], 1, [[0, 1]]),
         ([2, 3, 6, 7], 2, [[2, 3], [6, 7]]),
-        ([0, 1, 2, 3, 4], 2, [[0, 1], [2, 3]]),
+        ([0, 1, 2, 3, 4], 2, [[0, 1], [2, 3, 4]]),
+        (list(range(5)), 4, [[0], [1], [2], [3, 4]]),
         ([0, 1], 4, [[0], [1], [0], [1]]),
         ([5], 3, [[5], [5], [5]]),
     ],
@@ -64,11 +65,27 @@ def test_one_core_is_given_back() -> None:
 
 
 def test_without_masks_nothing_is_kept_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[object] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: kept.append(cores), raising=False)
     monkeypatch.setattr(sys, "platform", "darwin")
-    before = os.sched_getaffinity(0)
     with one_core():
-        assert os.sched_getaffinity(0) == before
-    assert workers._cores() == []
+        keep_to_share("gw0", 2)
+    assert (workers._cores(), share([], 0, 2), kept) == ([], [], [])
+
+
+def test_where_masks_are_refused_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def refuse(pid: int, cores: object) -> None:
+        asked.append(cores)
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
+    keep_to_share("gw1", 2)
+    keep_to_share("a-name-of-mine", 2)
+    assert asked == [[5]]
 
 
 _TOLD = """
