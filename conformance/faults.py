@@ -72,8 +72,9 @@ class FaultRun:
         """A session for one spec; whoever leaves the context closes it, unless it is shared."""
         if not self.shares:
             return closing(self.open_session(fault, flags, label))
-        others = [name for name in self._shared if fault is not None and name not in (None, fault)]
-        self._end(others + [name for name, kept in self._shared.items() if kept.dead])
+        # The healthy engine stays beside every fault, and a fault's engine while the healthy one is asked.
+        wanted = {None, fault} if fault is not None else self._shared.keys()
+        self._end([name for name, kept in self._shared.items() if kept.dead or name not in wanted])
         if fault not in self._shared:
             self._shared[fault] = self.open_session(fault, flags, label)
         return nullcontext(self._shared[fault])
@@ -83,7 +84,7 @@ class FaultRun:
         self._end(list(self._shared))
 
     def _end(self, faults: Sequence[str | None]) -> None:
-        for fault in dict.fromkeys(faults):
+        for fault in faults:
             self._shared.pop(fault).close()
 
 

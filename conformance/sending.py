@@ -164,7 +164,6 @@ class Together:
         try:
             carry(group, group[0].clock, group[0].timeout, self._barrier)
         except BaseException as error:
-            self._barrier.abort()
             self._failure = error
 
     def raws(self) -> list[RawReply]:

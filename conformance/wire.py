@@ -15,7 +15,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from threading import Barrier, Lock
+from threading import Lock
 
 import h11
 
@@ -136,9 +136,9 @@ class Exchange:
         """What the socket is to be ready for: `selectors.EVENT_READ` or `EVENT_WRITE`."""
         return selectors.EVENT_WRITE if bool(self._unsent) != self._reverse else selectors.EVENT_READ
 
-    def run(self, barrier: Barrier | None = None) -> RawReply:
-        """Waits at the barrier, sends, reads to the end; bounded by the timeout, raises nothing."""
-        carry([self], self.clock, self.timeout, barrier)
+    def run(self) -> RawReply:
+        """Sends and reads to the end; bounded by the timeout, raises nothing."""
+        carry([self], self.clock, self.timeout)
         return self.reply
 
     def step(self) -> None:
@@ -147,7 +147,7 @@ class Exchange:
             self._finish()
 
     def give_up(self, why: str) -> None:
-        """Ends before anything was sent."""
+        """Ends it where it is."""
         self._fail(why)
         self._finish()
 
@@ -194,19 +194,21 @@ class Exchange:
 
     def _send(self, sock: socket.socket) -> None:
         """As many bytes as the server takes now, in the time of the whole request; keeps what broke it."""
-        size = f"{len(self._bytes) - len(self._unsent)} of {len(self._bytes)} bytes"
-        late = _NotTaken(f"the server took {size} of the request within {self.timeout:g} s")
         if self.clock() >= self._end():
-            raise late
+            raise self._not_taken()
         try:
             while self._unsent:
                 self._unsent = self._unsent[sock.send(self._unsent) :]
         except _AGAIN as error:
             self._reverse = isinstance(error, ssl.SSLWantReadError)
         except TimeoutError:  # of the system's own: nothing was acknowledged for minutes
-            raise late from None
+            raise self._not_taken() from None
         except ConnectionError as error:
             self._cut, self._unsent = error, memoryview(b"")
+
+    def _not_taken(self) -> _NotTaken:
+        size = f"{len(self._bytes) - len(self._unsent)} of {len(self._bytes)} bytes"
+        return _NotTaken(f"the server took {size} of the request within {self.timeout:g} s")
 
     def _read(self, sock: socket.socket) -> bool:
         """Takes one piece if one is there, so that none keeps the others waiting; whether that was all."""

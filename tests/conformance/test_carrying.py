@@ -138,7 +138,6 @@ def test_any_other_burst_may_begin_at_one_moment() -> None:
     with fake_server() as server:
         exchanges = [exchange(server.url) for _ in range(4)]
         together = Together(exchanges)
-        wakes: set[float] = set()
         for each in exchanges:
             each.wake = 0.0
         together._stand_apart()

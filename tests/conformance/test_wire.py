@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from conformance import sse, wire
+from conformance.carrying import carry
 from conformance.connecting import Address, connect, connect_again, describe, parse_address
 from conformance.launch import free_port
 from conformance.leaving import Leaving
@@ -37,6 +38,11 @@ def talk(
     server: FakeServer, leaving: Leaving | None = None, timeout: float = TIMEOUT, **fields: Any
 ) -> RawReply:
     return Exchange(call(server.url, **fields), time.monotonic, timeout, leaving).run()
+
+
+def behind(exchange: Exchange, barrier: threading.Barrier) -> RawReply:
+    carry([exchange], exchange.clock, exchange.timeout, barrier)
+    return exchange.reply
 
 
 def is_token(payload: bytes) -> bool:
@@ -314,18 +320,18 @@ def test_nothing_is_sent_before_the_barrier_opens() -> None:
     with fake_server() as server:
         exchanges = [Exchange(call(server.url), time.monotonic, TIMEOUT) for _ in range(2)]
         replies: list[RawReply] = []
-        thread = threading.Thread(target=lambda: replies.append(exchanges[0].run(barrier)))
+        thread = threading.Thread(target=lambda: replies.append(behind(exchanges[0], barrier)))
         thread.start()
         assert once_true(lambda: barrier.n_waiting == 1)
         assert server.state.seen == []
-        second = exchanges[1].run(barrier)
+        second = behind(exchanges[1], barrier)
         thread.join()
     assert [replies[0].status, second.status] == [200, 200]
 
 
 def test_a_burst_that_never_gets_ready_does_not_hang() -> None:
     with fake_server() as server:
-        reply = Exchange(call(server.url), time.monotonic, 0.05).run(threading.Barrier(2))
+        reply = behind(Exchange(call(server.url), time.monotonic, 0.05), threading.Barrier(2))
         assert server.state.seen == []
     assert reply.error == "the other requests of the burst were never ready"
 
