@@ -1,4 +1,4 @@
-"""The engine's HTTP routes, OpenAI-compatible, on FastAPI.
+"""The engine's HTTP routes, OpenAI-compatible, on Starlette.
 
 Knows routes, statuses, streaming and disconnects. Does not know arrays, blocks or scheduling: everything goes
 through a worker that takes requests and sends events, and a client that stops reading never makes it wait.
@@ -11,15 +11,16 @@ import asyncio
 import hashlib
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
+from starlette.routing import Route
 
 import engine
 from engine import metrics, openapi
@@ -48,7 +49,7 @@ from engine.output import pieces
 from engine.replies import ChatReply, CompletionReply, Reply
 from engine.responses import error_response, json_response
 
-Route = tuple[str, str, Callable[..., Any]]
+Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 NAME = "conformance-engine"
 MAX_BODY_BYTES = 32 * 2**20
@@ -67,19 +68,22 @@ def create_app(
     config: EngineConfig,
     reply: ReplyPart = lambda kind: kind,
     exchange: ExchangePart = lambda kind: kind,
-) -> FastAPI:
+) -> Starlette:
     """The application around a started worker. Test routes exist only where config.test_mode is set.
 
     `reply` and `exchange` turn a type into the one that is built (`build.Parts`).
     """
-    app = FastAPI(title=NAME, version=engine.__version__, openapi_url=None)
     routes = Routes(worker, config, reply, Exchanges(exchange(Exchange)))
-    for method, path, handler in routes.table(config.test_mode):
-        app.add_api_route(path, handler, methods=[method], response_model=None)
-    app.add_exception_handler(ApiError, _api_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _crash)
-    return app
+    table = [_route(*row) for row in routes.table(config.test_mode)]
+    errors: Any = {ApiError: _api_error, HTTPException: _http_error, Exception: _crash}
+    return Starlette(routes=table, exception_handlers=errors)
+
+
+def _route(method: str, path: str, handler: Handler) -> Route:
+    """A route of one method: what answers GET has nothing to say to HEAD, which Starlette would add."""
+    route = Route(path, handler, methods=[method])
+    route.methods = {method}
+    return route
 
 
 async def _api_error(_: HttpRequest, error: Exception) -> Response:
@@ -145,9 +149,9 @@ class Routes:
         self._exchanges = exchanges
         self._metrics = metrics.registry(worker.stats)
 
-    def table(self, test_mode: bool) -> list[Route]:
+    def table(self, test_mode: bool) -> list[tuple[str, str, Handler]]:
         """(method, path, handler) of every route."""
-        routes: list[Route] = [
+        routes: list[tuple[str, str, Handler]] = [
             ("POST", "/v1/completions", self.completions),
             ("POST", "/v1/chat/completions", self.chat),
             ("POST", "/tokenize", self.tokenize),
@@ -162,7 +166,7 @@ class Routes:
             ("POST", "/v1/cache/reset", self.reset),
             ("POST", "/v1/cache/mark", self.mark),
         ]
-        test: list[Route] = [
+        test: list[tuple[str, str, Handler]] = [
             ("POST", "/v1/test/overwrite", self.overwrite),
             ("POST", "/v1/test/adapter", self.adapter),
             ("GET", "/v1/test/integrity", self.integrity),
@@ -290,7 +294,7 @@ class Routes:
 
     # ---- facts
 
-    async def models(self) -> Response:
+    async def models(self, _: HttpRequest) -> Response:
         base = self._worker.model_name
         cards = [self._card(base, None), *(self._card(f"{base}:{a}", base) for a in self._worker.adapters)]
         return json_response({"object": "list", "data": cards})
@@ -299,31 +303,31 @@ class Routes:
         card = {"id": name, "object": "model", "created": self._created, "owned_by": NAME}
         return card | {"max_model_len": self._worker.max_positions, "parent": parent}
 
-    async def openapi(self) -> Response:
+    async def openapi(self, _: HttpRequest) -> Response:
         return json_response(self._document)
 
-    async def health(self) -> Response:
+    async def health(self, _: HttpRequest) -> Response:
         if not self._worker.alive:
             return error_response(ApiError(503, "the engine has stopped", type="server_error"))
         if self._worker.stats().get("draining"):
             return error_response(ApiError(503, "the server is draining", type="server_error"))
         return json_response({"status": "ok"})
 
-    async def version(self) -> Response:
+    async def version(self, _: HttpRequest) -> Response:
         return json_response({"name": NAME, "version": engine.__version__})
 
-    async def metrics(self) -> Response:
+    async def metrics(self, _: HttpRequest) -> Response:
         return Response(metrics.render(self._metrics), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     # ---- cache
 
-    async def stats(self) -> Response:
+    async def stats(self, _: HttpRequest) -> Response:
         return json_response(self._worker.stats())
 
-    async def reset(self) -> Response:
+    async def reset(self, _: HttpRequest) -> Response:
         return json_response({"cleared": True, **await self._call("reset")})
 
-    async def mark(self) -> Response:
+    async def mark(self, _: HttpRequest) -> Response:
         return json_response({"marked": True, **await self._call("mark")})
 
     async def overwrite(self, request: HttpRequest) -> Response:
@@ -334,7 +338,7 @@ class Routes:
         body = await read(AdapterBody, request)
         return json_response(await self._call("adapter", adapter=body.name, seed=body.seed))
 
-    async def integrity(self) -> Response:
+    async def integrity(self, _: HttpRequest) -> Response:
         return json_response({"ok": True, **await self._call("integrity")})
 
     async def hold(self, request: HttpRequest) -> Response:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Protocol
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 GRACE_SECONDS = 2
 DRAIN_CHECK_SECONDS = 0.05
@@ -63,7 +63,7 @@ class EngineServer(uvicorn.Server):
 
 
 def run(
-    app: FastAPI, listener: socket.socket, worker: Drainable, *, drain: float = 0, verbose: bool = False
+    app: Starlette, listener: socket.socket, worker: Drainable, *, drain: float = 0, verbose: bool = False
 ) -> None:
     """Serve on a bound socket until a signal; then drain for up to `drain` seconds and fail what still runs.
 
@@ -72,7 +72,7 @@ def run(
     EngineServer(uvicorn_config(app, verbose), worker, drain).run(sockets=[listener])
 
 
-def uvicorn_config(app: FastAPI, verbose: bool = False) -> uvicorn.Config:
+def uvicorn_config(app: Starlette, verbose: bool = False) -> uvicorn.Config:
     """Plain asyncio and h11. Idle connections stay open long, so that no client meets a closing one."""
     return uvicorn.Config(
         app,
