@@ -11,6 +11,7 @@ import pytest
 
 from engine import memory, worker
 from engine.config import EngineConfig
+from engine.kv import BlockStore
 from engine.messages import Done, Event, Request, SamplingParams
 from engine.worker import Worker
 from tests.engine.rig import Rig
@@ -38,17 +39,27 @@ def test_the_c_library_is_asked_to_trim(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(memory, "_trim_heap", asked.append)
     memory.give_back()
     assert asked == [0]
-    assert memory._find_trim()(0) in (0, 1)
+    assert memory._of_glibc("malloc_trim")(0) in (0, 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_the_c_library_keeps_its_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M_TRIM_THRESHOLD is -1 and M_MMAP_THRESHOLD -3 in malloc.h; to set one ends that they rise."""
+    told: dict[int, int] = {}
+    monkeypatch.setattr(memory, "_set_option", told.__setitem__)
+    memory.bound_cache()
+    assert told == {-1: 8 << 20, -3: 1 << 20}
+    assert memory._of_glibc("mallopt")(-3, told[-3]) == 1
 
 
 def test_no_c_library_to_ask_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert memory._find_trim()(0) == 0
+    assert memory._of_glibc("malloc_trim")(0) == 0
 
 
 def test_a_slab_below_a_live_block_goes_at_a_trim() -> None:
     """The first request's blocks fill the first slab; what a longer-lived one holds lies behind it."""
-    rig = Rig(block_size=4, blocks=256)
+    rig = Rig(model="tiny", block_size=4, blocks=256)
     early = rig.add(rig.prompt(64 * 4, seed=1), max_tokens=1)
     late = rig.add(rig.prompt(40, seed=2), max_tokens=30)
     while not late.ids():
@@ -56,6 +67,7 @@ def test_a_slab_below_a_live_block_goes_at_a_trim() -> None:
     assert early.done
     for block in rig.paged.index.clear():
         rig.paged.pool.forget(block)
+    assert isinstance(rig.paged.store, BlockStore)
     slab = rig.paged.store.slab_blocks * rig.paged.store.block_bytes
     assert rig.paged.stats()["paged_bytes_reserved"] == 2 * slab
     rig.paged.trim()
