@@ -13,6 +13,7 @@ from engine.adapters import Adapters, adapters_for
 from engine.config import EngineConfig
 from engine.dense import DenseStorage
 from engine.fast import fasten
+from engine.host import HostStore
 from engine.kv import BlockStore
 from engine.model import Runner, load
 from engine.probe import Promise, at_start
@@ -63,8 +64,9 @@ def build(config: EngineConfig, parts: Parts | None = None) -> Engine:
     runner, tokenizer = parts.model(sound), parts.tokenizer(tokenizer)
     storage = _storage(config, parts, runner, known.generated_reusable)
     adapters = adapters_for(config, tokenizer, lambda adapted: parts.model(_mode(config)(adapted)))
+    sampler = parts.sampler(tokenizer.eos_ids, runner.shape.on_host)
     scheduler = parts.scheduler(
-        runner, storage, parts.sampler(tokenizer.eos_ids), tokenizer, tokenizer.eos_ids,
+        runner, storage, sampler, tokenizer, tokenizer.eos_ids,
         chunk=config.chunk, max_batch=config.max_batch, adapted=adapters.runner,
     )  # fmt: skip
     return Engine(runner, tokenizer, storage, scheduler, known.generated_reusable, adapters, known.promise)
@@ -81,7 +83,7 @@ def _storage(config: EngineConfig, parts: Parts, runner: Runner, reusable: bool)
         return parts.dense(
             runner.shape, budget, granule=granule, share=config.share, publish_generated=reusable
         )
-    store = BlockStore(runner.shape, config.block_size)
+    store = (HostStore if runner.shape.on_host else BlockStore)(runner.shape, config.block_size)
     return parts.paged(
         store, config.blocks, granule=granule, share=config.share, publish_generated=reusable,
         reserve=config.reserve, hash_bytes=config.hash_bytes,

@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from engine.host import HostRows
 from engine.kvview import ArrayView, KVView
 from engine.model import ModelShape
 from engine.sequence import Sequence
+
+Rows = ArrayView | HostRows
 
 
 @dataclass(eq=False)
@@ -20,7 +23,7 @@ class Whole:
 
     identity: tuple[str, ...]
     tokens: list[int]
-    rows: ArrayView
+    rows: Rows
 
 
 class DenseStorage:
@@ -64,7 +67,7 @@ class DenseStorage:
         return True
 
     def view(self, seq: Sequence) -> KVView:
-        rows: ArrayView = seq.holding
+        rows: Rows = seq.holding
         return rows
 
     def publish(self, seq: Sequence) -> None:
@@ -132,9 +135,12 @@ class DenseStorage:
         """The rows really move: until they are given back nobody else sees them."""
         if entry is not None:
             self.entries.remove(entry)
-        seq.holding = entry.rows if entry is not None else ArrayView(self.shape)
+        seq.holding = entry.rows if entry is not None else self._empty()
         seq.epoch = self.epoch
         seq.adopted = seq.cached = seq.computed = length
+
+    def _empty(self) -> Rows:
+        return (HostRows if self.shape.on_host else ArrayView)(self.shape)
 
     def _evict_to_budget(self) -> None:
         while self.entries and self._stored + self.booked > self.budget:

@@ -9,20 +9,28 @@ Does not know: weights, attention, blocks, requests, HTTP.
 from __future__ import annotations
 
 import hashlib
-from array import array
+import struct
 from collections.abc import Sequence
+from functools import cache, lru_cache
 
 import mlx.core as mx
 
+from engine.host import flat, shaped
 from engine.kvview import KVView
 from engine.model import DecodeRow, ModelShape
 
 _WIDTH = 4
-"""Floats of one row; each holds 3 bytes of digest, which fp32 keeps exactly."""
+"""Floats of one row."""
 _ROW = 4 * _WIDTH
 """Bytes of one row."""
-_LOW = (1 << 24) - 1
-_SILENT = -1e9
+_KEPT, _SET = (
+    int.from_bytes(_WIDTH * word.to_bytes(4, "little"), "little") for word in (0xBFFFFFFF, 1 << 29)
+)
+"""What of a digest stays, and what is set: the exponent of each float begins with 01, so that it is neither
+zero nor subnormal nor infinite nor no number, and any way of copying it keeps all its bits."""
+_SPREAD = 0x807FFFFF, 0x41000000
+"""What of a logit's noise stays, and what is set: any float of 8 to 16 or of -16 to -8."""
+_SILENT = int.from_bytes(struct.pack("<f", -1e9), "little")
 """Logit of an id that must not be generated."""
 
 
@@ -34,10 +42,9 @@ class DigestModel:
 
     def __init__(self, generable: Sequence[int], *, vocab: int = 512, seed: int = 0, grid: int = 32) -> None:
         self.grid = grid
-        self.shape = ModelShape(vocab, 1, 1, _WIDTH, 1 << 20, mx.float32)
+        self.shape = ModelShape(vocab, 1, 1, _WIDTH, 1 << 20, mx.float32, on_host=True)
         self._seed = seed.to_bytes(8, "little", signed=True)
-        self._generable = tuple(generable)
-        self._silent = array("f", [_SILENT] * vocab)
+        self._kept, self._set = _masks(frozenset(generable), vocab)
 
     def prefill(self, view: KVView, tokens: Sequence[int], start: int, stop: int) -> mx.array:
         """See `Runner.prefill`."""
@@ -60,51 +67,54 @@ class DigestModel:
         if not 0 <= start < stop <= len(tokens):
             raise ValueError(f"prefill [{start}, {stop}) is not a part of {len(tokens)} tokens")
         base = start - start % self.grid
-        rows = self._chain(self._row_before(view, base), tokens[base:stop])[(start - base) * _WIDTH :]
-        self._write(view, start, rows)
+        rows = _chain(self._seed, self._row_before(view, base), tuple(tokens[base:stop]))
+        self._write(view, start, rows[(start - base) * _ROW :])
 
     def _step(self, row: DecodeRow) -> mx.array:
         before = self._row_before(row.view, row.position)
-        self._write(row.view, row.position, self._chain(before, [row.token]))
+        self._write(row.view, row.position, _chain(self._seed, before, (row.token,)))
         return self._logits(*self._read(row.view, row.position + 1))
 
-    def _chain(self, row: list[float], tokens: Sequence[int]) -> array[float]:
-        """The rows of `tokens` one after another, flat; `row` is the one before them as it is stored."""
-        flat, before = array("f"), str(row)
-        for token in tokens:
-            a, b, c, d = self._digest(f"{before}:{token}".encode())
-            flat.extend((a, b, c, d))
-            # As the list of floats would print; whole numbers print faster, and little else takes time here.
-            before = f"[{a}.0, {b}.0, {c}.0, {d}.0]"
-        return flat
-
-    def _digest(self, data: bytes) -> tuple[int, int, int, int]:
-        digest = hashlib.blake2b(data, digest_size=3 * _WIDTH, key=self._seed).digest()
-        whole = int.from_bytes(digest, "little")
-        return whole & _LOW, whole >> 24 & _LOW, whole >> 48 & _LOW, whole >> 72
-
-    def _row_before(self, view: KVView, position: int) -> list[float]:
+    def _row_before(self, view: KVView, position: int) -> bytes:
         """The row at `position - 1` as it is stored, or nothing at the start."""
-        if position == 0:
-            return []
-        keys, _ = view.read(0, position)
-        row: list[float] = keys[0, position - 1].tolist()  # type: ignore[assignment]
-        return row
+        return self._read(view, position)[0][-_ROW:] if position else b""
 
-    def _write(self, view: KVView, start: int, rows: array[float]) -> None:
-        written = mx.array(memoryview(rows)).reshape(1, -1, _WIDTH)  # type: ignore[arg-type]
+    def _write(self, view: KVView, start: int, rows: bytes) -> None:
+        written = shaped(rows, _WIDTH)
         view.write(0, start, written, written)
 
     def _read(self, view: KVView, length: int) -> tuple[bytes, bytes]:
         """Every key row and every value row below `length`."""
-        rows = mx.concatenate([*view.read(0, length)])
-        both = memoryview(mx.contiguous(rows)).cast("B")  # type: ignore[arg-type]
-        return bytes(both[: length * _ROW]), bytes(both[length * _ROW :])
+        keys, values = view.read(0, length)
+        return flat(keys), flat(values)
 
     def _logits(self, keys: bytes, values: bytes) -> mx.array:
         """fp32 logits [vocab] from every row read."""
-        read = hashlib.shake_256(self._seed + keys + values).digest(2 * self.shape.vocab)
-        noise, logits = memoryview(read).cast("H"), self._silent[:]
-        for token in self._generable:
-            logits[token] = noise[token] / 4096
-        return mx.array(memoryview(logits))  # type: ignore[arg-type]
+        read = hashlib.blake2b(keys, salt=self._seed)
+        read.update(values)
+        size = 4 * self.shape.vocab
+        noise = int.from_bytes(hashlib.shake_128(read.digest()).digest(size), "little")
+        logits = (noise & self._kept | self._set).to_bytes(size, "little")
+        return mx.array(memoryview(logits).cast("f"))  # type: ignore[arg-type]
+
+
+@lru_cache(1024)
+def _chain(seed: bytes, row: bytes, tokens: tuple[int, ...]) -> bytes:
+    """The rows of `tokens` one after another; `row` is the one before them as it is stored.
+
+    Remembered, since whoever explores asks the same of one engine after another.
+    """
+    rows = []
+    for token in tokens:
+        digest = hashlib.blake2b(row + token.to_bytes(4, "little"), digest_size=_ROW, salt=seed)
+        row = (int.from_bytes(digest.digest(), "little") & _KEPT | _SET).to_bytes(_ROW, "little")
+        rows.append(row)
+    return b"".join(rows)
+
+
+@cache
+def _masks(generable: frozenset[int], vocab: int) -> tuple[int, int]:
+    """What of the noise of all logits stays, and what is set, each as one number of 32-bit words."""
+    words = [_SPREAD if id in generable else (0, _SILENT) for id in range(vocab)]
+    kept, set_ = (b"".join(word.to_bytes(4, "little") for word in part) for part in zip(*words, strict=True))
+    return int.from_bytes(kept, "little"), int.from_bytes(set_, "little")

@@ -7,13 +7,48 @@ writes a block has made sure that nobody else holds it (`storage.py`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
 
 import mlx.core as mx
 
+from engine.kvview import KVView
 from engine.model import ModelShape
 
 _SLAB_BYTES = 4 << 20
 _SLAB_BLOCKS = 64
+
+
+class Store(Protocol):
+    """What keeps the rows of blocks, on the device (`BlockStore`) or in Python's memory (`host.py`)."""
+
+    shape: ModelShape
+    block_size: int
+    block_bytes: int
+
+    @property
+    def bytes_reserved(self) -> int: ...
+
+    def view(self, table: Sequence[int]) -> KVView:
+        """The rows of the blocks that a table names, now and later."""
+
+    def copy(self, source: int, target: int) -> None:
+        """Copy one block, all layers (copy-on-write)."""
+
+    def put(self, layer: int, block: int, offset: int, k: mx.array, v: mx.array) -> None:
+        """Store rows [kv_heads, T, head_dim] at `offset`; at offset 0 the rest of the block becomes zero.
+
+        A recycled block may hold anything: one NaN left behind a mask would poison every later reader.
+        """
+
+    def rows(self, layer: int, blocks: Sequence[int]) -> tuple[mx.array, mx.array]:
+        """Keys and values of the blocks, each [blocks, kv_heads, block_size, head_dim]."""
+
+    def settle(self) -> None:
+        """Evaluate what was written, so that no pending reader keeps an old version of it alive, and that a
+        write which fails does so for whoever wrote."""
+
+    def shrink(self, live: Collection[int]) -> None:
+        """Give back memory in which none of the `live` blocks lies."""
 
 
 class BlockStore:
@@ -40,7 +75,6 @@ class BlockStore:
         return PagedView(self, table)
 
     def copy(self, source: int, target: int) -> None:
-        """Copy one block, all layers (copy-on-write)."""
         for layer in range(self.shape.layers):
             rows = [mx.contiguous(x[0]) for x in self.rows(layer, [source])]
             mx.eval(rows)  # a reader that is pending when its slab is written has the slab copied
@@ -48,10 +82,6 @@ class BlockStore:
         self.settle()
 
     def put(self, layer: int, block: int, offset: int, k: mx.array, v: mx.array) -> None:
-        """Store rows [kv_heads, T, head_dim] at `offset`; at offset 0 the rest of the block becomes zero.
-
-        A recycled block may hold anything: one NaN left behind a mask would poison every later reader.
-        """
         number, at = divmod(block, self.slab_blocks)
         stop = offset + k.shape[1]
         if offset == 0 and stop < self.block_size:
@@ -63,7 +93,6 @@ class BlockStore:
         values[at, :, offset:stop] = v
 
     def rows(self, layer: int, blocks: Sequence[int]) -> tuple[mx.array, mx.array]:
-        """Keys and values of the blocks, each [blocks, kv_heads, block_size, head_dim]."""
         windows = list(self.windows(layer, blocks))
         return mx.concatenate([k for k, _ in windows]), mx.concatenate([v for _, v in windows])
 
@@ -78,8 +107,6 @@ class BlockStore:
             yield keys[run, ::every], values[run, ::every]
 
     def settle(self) -> None:
-        """Evaluate what was written, so that no pending reader keeps an old version of a slab alive, and that
-        a write which fails does so for whoever wrote."""
         mx.eval([self._slabs[number] for number in self._written if number in self._slabs])
         self._written.clear()
 

@@ -40,6 +40,7 @@ class ModelShape:
     head_dim: int
     max_positions: int
     dtype: mx.Dtype
+    on_host: bool = False  # whether Python computes the rows and keeps them (`host.py`)
 
     @property
     def kv_bytes_per_token(self) -> int:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
 import mlx.core as mx
 
+from engine import host
+from engine.host import Ranked
 from engine.messages import SamplingParams, Token
 from engine.sequence import Sequence
 
@@ -34,20 +36,23 @@ class Sampled:
 
 
 class Sampler:
-    """Chooses a sequence's next token from fp32 logits [vocab]. `eos_ids` are what min_tokens holds back."""
+    """Chooses a sequence's next token from fp32 logits [vocab].
 
-    def __init__(self, eos_ids: frozenset[int] = frozenset()) -> None:
+    ``eos_ids``: what min_tokens holds back. ``on_host``: whether the logits are in Python's memory already.
+    """
+
+    def __init__(self, eos_ids: frozenset[int] = frozenset(), on_host: bool = False) -> None:
         self._eos_ids = eos_ids
+        self._best: Callable[[mx.array], mx.array] = host.best if on_host else mx.argmax
+        self._rank = host.ranked if on_host else _ranked
 
     def sample(self, seq: Sequence, logits: mx.array) -> Sampled:
         params = seq.request.params
         logits = self.adjust(seq, logits)
-        token = mx.argmax(logits) if params.temperature < GREEDY_BELOW else self._draw(seq, logits)
+        token = self._best(logits) if params.temperature < GREEDY_BELOW else self._draw(seq, logits)
         if params.logprobs is None:
             return Sampled(_int(token), None, [])
-        ranked = _ranked(token, logits, params.logprobs)
-        mx.eval(ranked)
-        return _sampled(ranked)
+        return Sampled(*self._rank([(token, logits)], params.logprobs)[0])
 
     def adjust(self, seq: Sequence, logits: mx.array) -> mx.array:
         """Logits as the request wants them, before anything is chosen.
@@ -64,10 +69,8 @@ class Sampler:
 
     def score(self, tokens: Rows[int], logits: Rows[mx.array], count: int) -> list[Token]:
         """Logprobs of prompt tokens and the top `count`, each by the logits [vocab] of the row before it."""
-        ranked = [_ranked(mx.array(id), row, count) for id, row in zip(tokens, logits, strict=True)]
-        mx.eval(ranked)
-        scored = [_sampled(parts) for parts in ranked]
-        return [Token(0, token.id, "", token.logprob, token.top) for token in scored]
+        scored = self._rank([(mx.array(id), row) for id, row in zip(tokens, logits, strict=True)], count)
+        return [Token(0, id, "", logprob, top) for id, logprob, top in scored]
 
     def _draw(self, seq: Sequence, logits: mx.array) -> mx.array:
         params = seq.request.params
@@ -129,20 +132,25 @@ def _replaced(logits: mx.array, ids: Collection[int], value: float) -> mx.array:
     return mx.put_along_axis(logits, mx.array(sorted(ids)), mx.array(value, dtype=logits.dtype), axis=0)
 
 
-def _ranked(token: mx.array, logits: mx.array, count: int) -> tuple[mx.array, ...]:
-    """The token, its logprob, the top `count` ids and theirs. Not evaluated: that is done once for all."""
+def _ranked(tokens: Rows[tuple[mx.array, mx.array]], count: int) -> list[Ranked]:
+    """Each token among the logits [vocab] that it was chosen from. Evaluated once for all."""
+    ranked = [_among(token, logits, count) for token, logits in tokens]
+    mx.eval(ranked)
+    return [_values(*parts) for parts in ranked]
+
+
+def _among(token: mx.array, logits: mx.array, count: int) -> tuple[mx.array, ...]:
+    """The token, its logprob, the top `count` ids and theirs."""
     logprobs = logits - mx.logsumexp(logits)
     order = mx.argsort(-logprobs)[:count] if count else mx.array([], dtype=mx.uint32)
     return token, logprobs[token], order, logprobs[order]
 
 
-def _sampled(ranked: tuple[mx.array, ...]) -> Sampled:
-    """What was ranked, once it is evaluated."""
-    token, own, order, best = ranked
+def _values(token: mx.array, own: mx.array, order: mx.array, best: mx.array) -> Ranked:
     ids: list[int] = order.tolist()  # type: ignore[assignment]
     values: list[float] = best.tolist()  # type: ignore[assignment]
     logprob: float = own.item()  # type: ignore[assignment]
-    return Sampled(_int(token), logprob, list(zip(ids, values, strict=True)))
+    return _int(token), logprob, list(zip(ids, values, strict=True))
 
 
 def _int(value: mx.array) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 from functools import cache
+from typing import Any
 
 from engine import cores, memory
 from engine.build import Parts
@@ -28,6 +29,8 @@ class SteppedWorker(RehearsalWorker):
         _bound()
         _take_turns()
         self._open()
+        scheduler: Any = self._engine.scheduler
+        scheduler.pause = 0.0  # nobody waits here for the moment at which a hold ends
 
     @property
     def busy(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from engine.index import Entry, Key, PrefixIndex
-from engine.kv import BlockStore
+from engine.kv import Store
 from engine.kvview import KVView
 from engine.pool import BlockPool, PoolExhausted
 from engine.sequence import Phase, Sequence
@@ -99,7 +99,7 @@ class PagedStorage:
 
     def __init__(
         self,
-        store: BlockStore,
+        store: Store,
         budget: int,
         *,
         granule: int,

@@ -36,11 +36,12 @@ class HoldingScheduler(Scheduler):
 
     held: str | None = None
     after = 0
+    pause = _PAUSE
 
     def step(self) -> None:
         super().step()
         if self.held is not None:
-            time.sleep(_PAUSE)
+            time.sleep(self.pause)
 
     def _admit(self) -> None:
         if self.held != "queued":

@@ -170,6 +170,7 @@ class Worker:
         self._tokenizer = self._engine.tokenizer
         self._max_positions = self._engine.runner.shape.max_positions
         self._vocab = self._engine.runner.shape.vocab
+        self._lasting = self._always()
         self._publish()
 
     def _take_in(self) -> None:
@@ -247,22 +248,29 @@ class Worker:
             return
         self._outbox.append(told._replace(event=Failed(500, message)))
 
+    def _always(self) -> dict[str, Any]:
+        """What of the statistics never changes."""
+        engine, config = self._engine, self.config
+        return {
+            "storage": config.storage,
+            "sharing": config.share,
+            "model": self.model_name,
+            "vocab": engine.tokenizer.vocab_size,
+            "granule": engine.storage.granule,
+            "chunk": config.chunk,
+            "max_batch": config.max_batch,
+            "blas": config.blas,
+            "determinism": config.determinism,
+            "grade": engine.promise.grade,
+            "generated_reusable": engine.generated_reusable,
+        }
+
     def _publish(self) -> None:
         """Replace the snapshot: consistent, since nothing moves between two steps."""
         engine, scheduler = self._engine, self._engine.scheduler
         self._snapshot = {
             "sequence": self._snapshot.get("sequence", 0) + 1,
-            "storage": self.config.storage,
-            "sharing": self.config.share,
-            "model": self.model_name,
-            "vocab": engine.tokenizer.vocab_size,
-            "granule": engine.storage.granule,
-            "chunk": self.config.chunk,
-            "max_batch": self.config.max_batch,
-            "blas": self.config.blas,
-            "determinism": self.config.determinism,
-            "grade": engine.promise.grade,
-            "generated_reusable": engine.generated_reusable,
+            **self._lasting,
             "running": len(scheduler.running),
             "waiting": len(scheduler.waiting),
             "draining": self._draining,

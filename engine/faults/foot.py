@@ -11,14 +11,14 @@ from typing import Any
 import mlx.core as mx
 
 from engine.faults.registry import fault
-from engine.kv import BlockStore
+from engine.kv import Store
 from engine.sequence import Sequence
 from engine.storage import PagedStorage
 
 Rows = list[mx.array]
 
 
-def _copies(store: BlockStore, blocks: list[int]) -> Rows:
+def _copies(store: Store, blocks: list[int]) -> Rows:
     """Copies of the blocks' rows, all layers, made now."""
     layers = range(store.shape.layers if blocks else 0)
     found = [rows for layer in layers for rows in store.rows(layer, blocks)]

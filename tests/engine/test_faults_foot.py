@@ -8,8 +8,8 @@ from engine.faults import parts_for
 from tests.engine.rig import Rig
 
 
-def rig(name: str | None) -> Rig:
-    return Rig(parts_for(name), max_batch=8, blocks=256)
+def rig(name: str | None, **settings: Any) -> Rig:
+    return Rig(parts_for(name), max_batch=8, blocks=256, **settings)
 
 
 def held(engine: Rig, what: str) -> list[Any]:
@@ -59,7 +59,7 @@ def test_keep_slabs_after_reset_reserves_what_it_reserved() -> None:
 
 
 def test_copy_pool_on_growth_holds_the_old_pool_until_it_is_quiet() -> None:
-    engine = rig("copy_pool_on_growth")
+    engine = rig("copy_pool_on_growth", model="tiny")
     engine.run(engine.prompt(64, seed=1))
     assert held(engine, "_old") != []
     engine.paged.trim()

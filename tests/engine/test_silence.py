@@ -105,9 +105,10 @@ def test_a_departure_is_no_news(
     server: Server, phase: str, stream: bool, leave: Callable[[socket.socket], None]
 ) -> None:
     held, after = PHASES[phase]
+    cold = f"{phase} {stream} {leave.__name__}"  # what is stored already would leave too little to prefill
     before = server.stats()["cancelled_total"]
     server.post("/v1/test/hold", {"phase": held, "after": after})
-    with server.open(stream=stream, n=8, max_tokens=8) as connection:
+    with server.open(stream=stream, n=8, max_tokens=8, cache_salt=cold) as connection:
         server.until(lambda stats: bool(stats["running"] + stats["waiting"]))
         leave(connection)
         server.until(lambda stats: stats["cancelled_total"] > before)
