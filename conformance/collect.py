@@ -83,6 +83,8 @@ class SpecFile(pytest.File):
         return file
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        if not self._matters():
+            return
         try:
             loaded = load(self.path, faults=fault_run.known if RUN in self.config.stash else None)
             claim_id(loaded, self.config.stash.setdefault(_SEEN_IDS, {}))
@@ -98,6 +100,16 @@ class SpecFile(pytest.File):
                     yield SpecItem.make(self, loaded, rung, expect, label)
         for fault in faults or []:
             yield FaultItem.make(self, loaded, fault)
+
+    def _matters(self) -> bool:
+        """Whether this run can have items here, as far as that is known without reading YAML."""
+        run = self.config.stash.get(RUN, None)
+        if run is None:
+            return True
+        try:
+            return run.may_ask(self.path.read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            return True  # for whoever reads it in earnest to tell
 
     def _faults(self, loaded: Loaded) -> list[KnownFault] | None:
         """The faults to run this spec against; None in a run without faults."""

@@ -61,6 +61,13 @@ class FaultRun:
         self.cross, self.shares = cross, shared
         self._shared: dict[str | None, Session] = {}
 
+    def may_ask(self, text: str) -> bool:
+        """Whether a file of this text can have anything to do with a few faults: to read YAML takes longer
+        than all else about a file that does not name them. A run with every fault reads every file, so that
+        a misspelt name is told."""
+        few = len(self.chosen) < len(known())
+        return self.cross or not few or any(name in text for fault in self.chosen for name in fault.names)
+
     def against(self, loaded: Loaded) -> list[KnownFault]:
         """Chosen faults that this spec runs against."""
         everyone = self.cross and loaded.spec.quick

@@ -25,6 +25,7 @@ from ruamel.yaml.events import (
     ScalarEvent,
 )
 from ruamel.yaml.nodes import Node
+from ruamel.yaml.parser import RoundTripParser
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarbool import ScalarBoolean
 
@@ -198,14 +199,11 @@ def display(path: Path) -> str:
 
 def _parse(path: Path, text: str, lines: Sequence[str], start: str) -> Any:
     try:
-        _refuse_monsters(path, text, lines)
         root = _yaml().load(text)
     except ReaderError as error:
         raise SpecError(path, [_bad_character(text, error)], lines) from None
     except MarkedYAMLError as error:
         raise SpecError(path, [_yaml_problem(error)], lines) from None
-    except SpecError:
-        raise
     except (YAMLError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise SpecError(path, [Problem(1, 1, f"is no YAML: {reason}")], lines) from None
@@ -227,22 +225,31 @@ class _Located(RoundTripConstructor):
 
 def _yaml() -> YAML:
     yaml = YAML(typ="rt")
-    yaml.Constructor = _Located
+    yaml.Parser, yaml.Constructor = _Wary, _Located
     return yaml
 
 
-def _refuse_monsters(path: Path, text: str, lines: Sequence[str]) -> None:
-    """Counts before anything is built: the parser's events come one by one, and the building recurses."""
-    nodes, opened = 0, list[str | None]()
-    for event in YAML(typ="rt").parse(text):
-        nodes += isinstance(event, NodeEvent)
+class _Monster(MarkedYAMLError):
+    """A file that is far too large, or built to become so."""
+
+
+class _Wary(RoundTripParser):
+    """Counts before anything is built: events come one by one, and the building recurses."""
+
+    def __init__(self, loader: Any) -> None:
+        super().__init__(loader)
+        self._nodes, self._opened = 0, list[str | None]()
+
+    def get_event(self) -> Any:
+        event = super().get_event()
+        self._nodes += isinstance(event, NodeEvent)
         if isinstance(event, CollectionStartEvent):
-            opened.append(event.anchor)
+            self._opened.append(event.anchor)
         elif isinstance(event, CollectionEndEvent):
-            opened.pop()
-        if wrong := _monstrous(event, opened, nodes):
-            line, column = event.start_mark.line + 1, event.start_mark.column + 1
-            raise SpecError(path, [Problem(line, column, wrong, "a spec is small and flat")], lines)
+            self._opened.pop()
+        if wrong := _monstrous(event, self._opened, self._nodes):
+            raise _Monster(problem=wrong, problem_mark=event.start_mark)
+        return event
 
 
 def _monstrous(event: Event, opened: Sequence[str | None], nodes: int) -> str:
@@ -267,7 +274,8 @@ def _yaml_problem(error: MarkedYAMLError) -> Problem:
     message = error.problem or error.context or "is no YAML"
     if "another document" in message:
         message = "a second document; write one spec a file"
-    return Problem(mark.line + 1 if mark else 1, mark.column + 1 if mark else 1, message)
+    legal = "a spec is small and flat" if isinstance(error, _Monster) else ""
+    return Problem(mark.line + 1 if mark else 1, mark.column + 1 if mark else 1, message, legal)
 
 
 def _own(node: CommentedMap, key: int | str) -> Sequence[int]:

@@ -81,6 +81,30 @@ def test_a_spec_that_claims_no_fault_is_left_out(pytester: pytest.Pytester, open
     assert opened == [None]
 
 
+@pytest.mark.parametrize(("asked", "broken"), [("lies", 0), ("all", 1), ("lies,quiet", 1)])
+def test_a_few_faults_leave_unread_what_does_not_name_them(
+    pytester: pytest.Pytester,
+    opened: list[str | None],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+    broken: int,
+) -> None:
+    """A run with every fault reads every file, so that a misspelt claim is told."""
+    know(monkeypatch, fault(), fault("quiet"))
+    other = pytester.path / "specs" / "area" / "other.yaml"
+    other.parent.mkdir(parents=True)
+    other.write_text(KILLS.replace("[lies]", "[leis]"))
+    run(pytester, "--faults", asked).assert_outcomes(passed=2, failed=broken)
+
+
+def test_a_file_that_names_a_fault_and_cannot_be_read_as_a_spec_is_told(
+    pytester: pytest.Pytester, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch, fault(), fault("quiet"))
+    result = run(pytester, "--faults", "lies", text=KILLS + "\n  oops: [")
+    result.assert_outcomes(failed=1)
+
+
 def test_what_the_machine_lacks_is_a_skip_with_the_reason(
     pytester: pytest.Pytester, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
