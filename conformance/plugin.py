@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from conformance import early
+from conformance.neighbours import scheduler, spare_hypothesis
 from conformance.options import (
     add_options,
     by_fault,
@@ -38,7 +39,7 @@ from conformance.options import (
 from conformance.refusals import refuse_nonsense
 from conformance.report.progress import Announcer
 from conformance.values import words_of
-from conformance.workers import fault_of, keep_to_share, workload_of
+from conformance.workers import fault_of, keep_to_share
 
 if TYPE_CHECKING:
     from conformance.archive import Archive
@@ -83,16 +84,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Items of one workload belong on one worker, else each would perform it again."""
     if not is_spread(config):
         return None
-    from xdist.scheduler.loadgroup import LoadGroupScheduling  # type: ignore[import-untyped]
-
-    class WorkloadScheduling(LoadGroupScheduling):  # type: ignore[misc]
-        # By node id: the marks of loadgroup reach a controller only with some versions of pytest and xdist.
-        def _split_scope(self, nodeid: str) -> str:
-            own = fault_of(nodeid) if by_fault(config) else ""
-            shared = how_of(config) == "endpoint"
-            return own or workload_of(nodeid, shared) or str(super()._split_scope(nodeid))
-
-    return WorkloadScheduling(config, log)
+    return scheduler(config, log)
 
 
 def _end_when_told(config: pytest.Config) -> None:
@@ -200,6 +192,7 @@ class Reporter:
         self._tally: Tally | None = None
         self._missing: list[str] = []
         self._written: list[str] = []
+        self._has_others = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         told = any(name in ("requirement", "fault_summary") for name, _ in report.user_properties)
@@ -208,10 +201,14 @@ class Reporter:
 
             self._tally = self._tally or Tally()
             self._tally.add(report)
+        elif report.when == "call":
+            self._has_others = True
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A run that judged less than it should have is not green."""
+        if not self._has_others:
+            spare_hypothesis(self._config)
         if runs_no_items(self._config) or session.exitstatus == pytest.ExitCode.USAGE_ERROR:
             return
         self._ended = self._early.ended(session.shouldfail or session.shouldstop)
