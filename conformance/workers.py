@@ -43,11 +43,22 @@ def keep_to_share(worker: str, workers: int) -> None:
 
 
 @contextmanager
-def one_core() -> Iterator[None]:
-    """Keeps this thread, and those that it starts meanwhile, to one core: for an engine that is turned by
-    hand, which never has two things to do. Those threads stay there afterwards."""
+def one_core() -> Iterator[list[int]]:
+    """Keeps this thread, and those that it starts meanwhile, to one core, and gives the others that it might
+    have used: for an engine that is turned by hand, which never has two things to do. Those threads stay
+    there afterwards."""
     before = _cores()
-    _keep_to(random.sample(before, min(1, len(before))))
+    own = random.sample(before, min(1, len(before)))
+    with kept_to(own):
+        yield [core for core in before if core not in own]
+
+
+@contextmanager
+def kept_to(cores: Sequence[int]) -> Iterator[None]:
+    """Keeps this thread to these cores for a while, and for good the threads and processes that it starts
+    meanwhile."""
+    before = _cores()
+    _keep_to(cores)
     try:
         yield
     finally:

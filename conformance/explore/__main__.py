@@ -14,57 +14,41 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from conformance.access import headers_of
 from conformance.backend import Backend
 from conformance.dialect import DialectError
-from conformance.explore.hunt import Failure, Hunt, Judge, accusers, hunt
-from conformance.explore.strategies import workloads
+from conformance.explore.crew import Target, told
+from conformance.explore.ground import Ground, inside
+from conformance.explore.hunt import Failure, Hunt, accusers, gathered, rounds
 from conformance.explore.write import pruned, written
 from conformance.fleet import Fleet
-from conformance.history import Facts
 from conformance.permission import PERMISSIONS
 from conformance.session import Options, Session
 from conformance.target import TargetError, TargetOptions
 from conformance.values import words_of
-from conformance.workers import one_core
-
-if TYPE_CHECKING:
-    from engine.config import EngineConfig
 
 ABOUT = """\
 Make up workloads in the spec language at random, judge each with the judges of the specs, make the first one
 that fails as small as it gets, and write it as a spec file. Without --endpoint or --serve the bundled engine
-runs in this process, with the model that costs milliseconds.
+runs in this process, and on other cores in helpers, with the model that costs milliseconds.
 
   python -m conformance.explore 2000                          the healthy engine: nothing may fail
   python -m conformance.explore 500 --fault ignore_salt       ... with a fault: something must
   python -m conformance.explore 100 --endpoint http://127.0.0.1:8000 --allow disconnect
 """
-INSIDE = ("default", "tight", "collide", "overcommit", "dense")
-"""Launch profiles of the bundled engine that workloads are made for; a server of yours keeps its own."""
-
-
-@dataclass(frozen=True)
-class Ground:
-    """Where workloads are made up and judged; `healthy` is the engine without its fault."""
-
-    facts: Facts
-    judge: Judge
-    profiles: Sequence[str]
-    allow: Sequence[str]
-    healthy: Judge | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     args = parser().parse_args(argv)
     try:
-        with (_outside if args.endpoint or args.serve else _inside)(args) as ground:
+        with (
+            _outside(args) if args.endpoint or args.serve else inside(args.engine_args, args.fault) as ground
+        ):
             found = _hunted(args, ground)
             path = _written(args, ground, found)
     except (ValueError, KeyError, TargetError, DialectError) as error:
@@ -104,28 +88,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 # ---- where
-
-
-@contextmanager
-def _inside(args: argparse.Namespace) -> Iterator[Ground]:
-    flags = shlex.split(args.engine_args)
-    _choose_blas(flags)
-    from conformance.explore.inprocess import configured  # brings in MLX, so only now
-    from conformance.explore.judging import Inside
-    from engine.faults import parts_for
-
-    with one_core():
-        configs: dict[str, EngineConfig] = configured(flags)
-        judge, sound = Inside(configs, parts_for(args.fault)), Inside(configs, parts_for(None))
-        yield Ground(judge.facts, judge, INSIDE, tuple(PERMISSIONS), sound if args.fault else None)
-
-
-def _choose_blas(flags: Sequence[str]) -> None:
-    """The built-in BLAS unless the flags say otherwise; before MLX is there."""
-    from engine import blas
-    from engine.cli import build_parser, config_of
-
-    blas.apply(config_of(build_parser().parse_args(["serve", "--blas", "builtin", *flags])).blas)
 
 
 class _Opened(Backend):
@@ -176,8 +138,10 @@ def _target(args: argparse.Namespace) -> TargetOptions:
 
 
 def _hunted(args: argparse.Namespace, ground: Ground) -> Hunt:
-    made = workloads(ground.facts, ground.profiles, ground.allow)
-    return hunt(made, ground.judge, args.examples, args.seed, args.seconds, ground.healthy)
+    target = Target(args.engine_args, args.fault, args.seconds)
+    chase = ground.chase(args.seconds)
+    with closing(told(chase, rounds(args.examples, args.seed), ground.spare, target)) as parts:
+        return gathered(parts)
 
 
 def _written(args: argparse.Namespace, ground: Ground, found: Hunt) -> Path | None:

@@ -13,7 +13,6 @@ BEYOND = {
     "ignore_reset_while_waiting": "no workload resets the cache while a request waits in the queue",
     "keep_rows_of_the_gone": _MEMORY,
     "keep_slabs_after_reset": _MEMORY,
-    "never_store_again": "it shows in counts too small after an eviction, where no lower bound is judged",
     "never_store_what_failed": "no workload sends a prompt that failed a third time",
     "no_cached_count_when_whole": "it shows in the body of an HTTP reply alone, and in process there is none",
     "wait_for_readers": "it shows beside a client that stops reading its socket, and there is none",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -67,6 +67,28 @@ class Hunt:
     """What failed on the healthy engine as well, where there is one to compare with; a few."""
     is_flaky: bool = False
     """Whether the failure did not come back when the same workload ran again."""
+    is_late: bool = False
+    """Whether the time was up before anything failed."""
+
+    @property
+    def has_failed(self) -> bool:
+        return self.failure is not None or self.is_flaky
+
+    def add(self, later: Hunt) -> None:
+        """What came of the next round, after all before it had ended without a failure."""
+        self.examples += later.examples
+        self.seconds = max(self.seconds, later.seconds)
+        self.statuses.update(later.statuses)
+        self.errors, self.alarms = (
+            _few([*mine, *theirs])
+            for mine, theirs in ((self.errors, later.errors), (self.alarms, later.alarms))
+        )
+        self.shrinking, self.failure, self.by = later.shrinking, later.failure, later.by
+        self.is_flaky, self.is_late = later.is_flaky, self.is_late or later.is_late
+
+
+def _few(told: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(told))[:5]
 
 
 class _Found(Exception):
@@ -91,36 +113,91 @@ def hunt(
     With `healthy`, what fails counts where it passes there: neither a false alarm nor a spec that shows
     nothing on a server without the fault.
     """
-    found = Hunt()
-    chase = _Chase(found, judge, healthy, clock, seconds)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what Hypothesis thinks of a strategy is no finding
-        for start in range(0, examples, _ROUND):
-            if _is_over(
-                found, chase.round(workloads, min(_ROUND, examples - start), number * _SEEDS + start)
-            ):
-                break
-    return found
+    chase = Chase(workloads, judge, healthy, seconds, clock)
+    return gathered(in_turn(chase, rounds(examples, number)))
 
 
-def _is_over(found: Hunt, run: Callable[[], None]) -> bool:
-    """Runs a round; whether it was the last one."""
+@dataclass(frozen=True)
+class Round:
+    """Examples that are drawn afresh, apart from all others: any process may do it, with the same result."""
+
+    seed: int
+    examples: int
+
+
+def rounds(examples: int, number: int) -> list[Round]:
+    """The rounds of a hunt, in their order."""
+    starts = range(0, examples, _ROUND)
+    return [Round(number * _SEEDS + start, min(_ROUND, examples - start)) for start in starts]
+
+
+def in_turn(chase: Callable[[Round], Hunt], todo: Iterable[Round]) -> Iterator[Hunt]:
+    """What came of each round until the time is up."""
+    for round in todo:
+        yield (part := chase(round))
+        if part.is_late:
+            return
+
+
+def gathered(parts: Iterable[Hunt]) -> Hunt:
+    """What came of rounds, one after another up to the first that failed."""
+    whole = Hunt()
+    for part in parts:
+        whole.add(part)
+        if part.has_failed:
+            break
+    return whole
+
+
+class Chase:
+    """One round after another on one target."""
+
+    def __init__(
+        self,
+        workloads: SearchStrategy[Json],
+        judge: Judge,
+        healthy: Judge | None = None,
+        seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        start: float | None = None,
+    ) -> None:
+        """`start`: when the hunt began, where that is not now; `time.monotonic` is one for all processes."""
+        self._workloads, self._judge, self._healthy, self._clock = workloads, judge, healthy, clock
+        self.start = clock() if start is None else start
+        self._end = None if seconds is None else self.start + seconds
+
+    def __call__(self, round: Round) -> Hunt:
+        """What came of one round; its `seconds` count from the start of the hunt."""
+        found = Hunt()
+        example = _Example(found, self._judge, self._healthy, self._clock, self.start, self._end)
+        run = settings(
+            max_examples=round.examples, database=None, deadline=None, print_blob=False,
+            report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+        )(seed(round.seed)(given(self._workloads)(example.one)))  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Hypothesis thinks of a strategy is no finding
+            _run(found, run)
+        return found
+
+
+def _run(found: Hunt, run: Callable[[], None]) -> None:
+    """Runs a round, and notes how it ended where the examples themselves did not."""
     try:
         run()
-    except (_Found, _TimeUp):
-        return True
+    except _Found:
+        pass  # it stands in what was found
+    except _TimeUp:
+        found.is_late = found.failure is None  # else it ended what made the failure smaller
     except Flaky:
         found.is_flaky = True
-        return True
     except BaseExceptionGroup as group:
         if not all(isinstance(error, _Found | Flaky) for error in group.exceptions):
             raise
-        return True
-    return False
 
 
-class _Chase:
-    """One example after another."""
+class _Example:
+    """One example after another, of one round."""
 
     def __init__(
         self,
@@ -128,19 +205,11 @@ class _Chase:
         judge: Judge,
         healthy: Judge | None,
         clock: Callable[[], float],
-        seconds: float | None,
+        start: float,
+        end: float | None,
     ) -> None:
         self._found, self._judge, self._healthy, self._clock = found, judge, healthy, clock
-        self._start = clock()
-        self._end = None if seconds is None else self._start + seconds
-
-    def round(self, workloads: SearchStrategy[Json], examples: int, number: int) -> Callable[[], None]:
-        """So many examples, as a test that Hypothesis runs."""
-        run: Callable[[], None] = settings(
-            max_examples=examples, database=None, deadline=None, print_blob=False, report_multiple_bugs=False,
-            phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck),
-        )(seed(number)(given(workloads)(self.one)))  # fmt: skip
-        return run
+        self._start, self._end = start, end
 
     def one(self, data: Json) -> None:
         if self._end is not None and self._clock() > self._end:
@@ -162,7 +231,7 @@ class _Chase:
             return found
         sound = {(e.judge, e.id): verdict for e, verdict in self._healthy(data)}
         alarms = [f"{e.judge}: {v.witness}" for e, v in found if sound[e.judge, e.id].status in ACCUSES]
-        self._found.alarms = list(dict.fromkeys([*self._found.alarms, *alarms]))[:5]
+        self._found.alarms = _few([*self._found.alarms, *alarms])
         return [(e, v) for e, v in found if sound[e.judge, e.id].status is Status.PASS]
 
     def _count(self, verdicts: Judged) -> None:
@@ -173,7 +242,7 @@ class _Chase:
         self._found.seconds = self._clock() - self._start
         self._found.statuses.update(str(verdict.status) for _, verdict in verdicts)
         reasons = [verdict.reason for _, verdict in verdicts if verdict.status is Status.ERROR]
-        self._found.errors = list(dict.fromkeys([*self._found.errors, *reasons]))[:5]
+        self._found.errors = _few([*self._found.errors, *reasons])
 
 
 _TYPES: dict[str, type[_Found]] = {}

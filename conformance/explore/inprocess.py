@@ -1,8 +1,8 @@
 """The bundled engine inside this process: no socket, no thread, no clock.
 
 Knows the engine's requests, events and statistics, and turns them into the harness's own. Does not know steps
-(`perform.py`) or judges. The one module of the harness that imports the engine: only `python -m
-conformance.explore` may import it, never a pytest process.
+(`perform.py`) or judges. Imports the engine, as `judging.py` and `ground.py` do: only `python -m
+conformance.explore` and its helpers may, never a pytest process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from conformance.asks import ADAPTER_SALT
@@ -59,10 +59,17 @@ class InProcess:
 
     def __init__(self, config: EngineConfig, parts: Parts) -> None:
         self._worker = SteppedWorker(config, parts)
-        self.facts = _facts(self._worker)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What the probe would find out over HTTP."""
+        return _facts(self._worker)
+
+    @cached_property
+    def vocabulary(self) -> Ids:
+        """Where texts come from."""
         codec = self._worker.tokenizer
-        self.vocabulary = _Remembering(sorted(set(codec.encode(LETTERS))), codec.encode, Letters(LETTERS))
-        self._gauges = _gauges(self.facts, self._worker.stats())
+        return _Remembering(sorted(set(codec.encode(LETTERS))), codec.encode, Letters(LETTERS))
 
     @property
     def busy(self) -> bool:
@@ -75,10 +82,18 @@ class InProcess:
     def sample(self) -> dict[str, float]:
         """The gauges in the harness's names."""
         stats = self._worker.stats()
-        return {
-            name: float(times * (stats[keys[0]] if len(keys) == 1 else sum(stats[key] for key in keys)))
-            for name, keys, times in self._gauges
-        }
+        plain, summed = self._gauges
+        found = {name: float(stats[key]) for name, key in plain.items()}
+        for name, keys, times in summed:
+            found[name] = float(times * sum(stats[key] for key in keys))
+        return found
+
+    @cached_property
+    def _gauges(self) -> tuple[dict[str, str], list[tuple[str, list[str], int]]]:
+        """Those that one key tells, which is most of them, and those that take arithmetic."""
+        gauges = _gauges(self.facts, self._worker.stats())
+        plain = {name: keys[0] for name, keys, times in gauges if len(keys) == times == 1}
+        return plain, [gauge for gauge in gauges if gauge[0] not in plain]
 
     def call(self, name: str, **said: Any) -> dict[str, Any]:
         """A command of the worker, done with the next turn; what it answered, as a history keeps it."""
@@ -282,7 +297,6 @@ def _params(plan: PlannedRequest) -> SamplingParams:
 
 
 def _facts(worker: SteppedWorker) -> Facts:
-    """What the probe would find out over HTTP."""
     dialect, stats = engine_dialect(), worker.stats()
     said = {name: _fact(value, stats) for name, value in dialect.facts.items()}
     return Facts(

@@ -66,9 +66,10 @@ class Inside:
     def _run_solos(self, ground: tuple[str, ...], workload: Workload, requests: list[PlannedRequest]) -> None:
         """Each request alone and cold, one of them twice: the control. `ground`: profile and new adapters."""
         wanted = {request.key: request for request in requests}
-        for number, (key, request) in enumerate(wanted.items()):
+        control = min(wanted, key=lambda key: _size(wanted[key]), default=None)
+        for key, request in wanted.items():
             runs = self._solos.setdefault((ground, key), [])
-            while len(runs) < (1 if number else 2):
+            while len(runs) < (2 if key == control else 1):
                 runs.append(self._alone(ground, request))
             workload.solos[key] = runs
         at = max((span.end for span in workload.spans), default=0.0)
@@ -82,6 +83,11 @@ class Inside:
         for adapter in adapters:
             engine.reload(adapter)
         return Performance(engine, Workload("", "", {}), "solo").one(alone)
+
+
+def _size(request: PlannedRequest) -> int:
+    """What a second run takes, to be compared; the same whatever ran before."""
+    return len(str(request.prompt_ids or request.messages)) + request.max_tokens
 
 
 def _reloaded(plan: Plan) -> list[str]:

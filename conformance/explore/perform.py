@@ -7,7 +7,7 @@ Every wait is bounded by turns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from conformance.drafts import MissingReply, completed
@@ -38,10 +38,10 @@ class Performance:
         self._flying: list[Flight] = []
         self._started: dict[str, tuple[PlannedStep, list[Flight], float]] = {}
         self._step = ""
-        workload.facts[arm] = engine.facts
 
     def run(self, plan: Plan) -> None:
         """All steps in order, as far as the engine goes along."""
+        self._workload.facts[self._arm] = self._engine.facts
         try:
             for step in plan.steps:
                 self._perform(step)
@@ -54,9 +54,10 @@ class Performance:
             self._workload.unobservable = str(reason)
 
     def one(self, request: PlannedRequest) -> Outcome:
-        """A single request, to its end."""
-        [outcome] = self._land(self._fly([request]))
-        return outcome
+        """A single request, to its end; nothing is read meanwhile, since nobody asks."""
+        [flight] = self._fly([request])
+        self._until_over([flight], self._advance)
+        return flight.outcome()
 
     # Time and what is read in it
 
@@ -71,6 +72,11 @@ class Performance:
         )
 
     def _turn(self) -> None:
+        """One step, and what can be read after it."""
+        self._advance()
+        self._sample(self._step)
+
+    def _advance(self) -> None:
         """One step of the engine; then every client looks whether it is time to leave."""
         self._engine.turn()
         for flight in self._flying:
@@ -79,7 +85,6 @@ class Performance:
                 flight.leave(phase)
                 self._engine.cancel(flight.id)
         self._flying = [flight for flight in self._flying if not flight.over]
-        self._sample(self._step)
 
     # Steps
 
@@ -138,14 +143,17 @@ class Performance:
     def _land(self, flights: Sequence[Flight]) -> list[Outcome]:
         """Turns until all of them have ended; records them."""
         self._sample(self._step)
-        for _ in range(_TURNS):
-            if all(flight.over for flight in flights):
-                break
-            self._turn()
+        self._until_over(flights, self._turn)
         self._sample(self._step)
         outcomes = [flight.outcome() for flight in flights]
         self._workload.outcomes += outcomes
         return outcomes
+
+    def _until_over(self, flights: Sequence[Flight], turn: Callable[[], None]) -> None:
+        for _ in range(_TURNS):
+            if all(flight.over for flight in flights):
+                break
+            turn()
 
     def _send(self, step: PlannedStep) -> tuple[list[Outcome], dict[str, Any]]:
         if step.together:
