@@ -77,10 +77,9 @@ class HostStore:
 
     def rows(self, layer: int, blocks: Sequence[int]) -> tuple[mx.array, mx.array]:
         keys, values = self.joined(layer, blocks)
-        form = (len(blocks), 1, self.block_size, self.shape.head_dim)
-        return shaped(keys, self.shape.head_dim).reshape(form), shaped(values, self.shape.head_dim).reshape(
-            form
-        )
+        width = self.shape.head_dim
+        form = (len(blocks), 1, self.block_size, width)
+        return shaped(keys, width).reshape(form), shaped(values, width).reshape(form)
 
     def joined(self, layer: int, blocks: Sequence[int]) -> tuple[bytes, bytes]:
         """The bytes of the blocks' keys and values, one block after another."""

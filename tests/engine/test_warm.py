@@ -111,9 +111,8 @@ def test_prompt_logprobs_are_computed_for_real_where_the_prompt_is_stored(model:
     warm = ask(made, company=True, prompt_logprobs=2)
     assert [token.id for token in warm.prompted] == made.prompt(18, seed=4)
     said = [token.logprob for token in warm.prompted[1:]]
-    assert said == pytest.approx(
-        truth(model, made.prompt(18, seed=4)), abs=4e-6
-    )  # of logits up to 16 in fp32
+    rounded = 4e-6 if model == "digest" else 0  # of logits up to 16 in fp32, which MLX did not rank
+    assert said == pytest.approx(truth(model, made.prompt(18, seed=4)), rel=0, abs=rounded)
     assert (warm.prompted, warm.said(), warm.cached) == (cold.prompted, cold.said(), 0)
 
 
