@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 
 import mlx.core as mx
@@ -19,13 +19,17 @@ from engine.host import flat, shaped
 from engine.kvview import KVView
 from engine.model import DecodeRow, ModelShape
 
+
+def _number(words: Iterable[int]) -> int:
+    """One number of 32-bit words, the first one lowest."""
+    return int.from_bytes(b"".join(word.to_bytes(4, "little") for word in words), "little")
+
+
 _WIDTH = 4
 """Floats of one row."""
 _ROW = 4 * _WIDTH
 """Bytes of one row."""
-_KEPT, _SET = (
-    int.from_bytes(_WIDTH * word.to_bytes(4, "little"), "little") for word in (0xBFFFFFFF, 1 << 29)
-)
+_KEPT, _SET = _number([0xBFFFFFFF] * _WIDTH), _number([1 << 29] * _WIDTH)
 """What of a digest stays, and what is set: the exponent of each float begins with 01, so that it is neither
 zero nor subnormal nor infinite nor no number, and any way of copying it keeps all its bits."""
 _SPREAD = 0x807FFFFF, 0x41000000
@@ -116,5 +120,5 @@ def _chain(seed: bytes, row: bytes, tokens: tuple[int, ...]) -> bytes:
 def _masks(generable: frozenset[int], vocab: int) -> tuple[int, int]:
     """What of the noise of all logits stays, and what is set, each as one number of 32-bit words."""
     words = [_SPREAD if id in generable else (0, _SILENT) for id in range(vocab)]
-    kept, set_ = (b"".join(word.to_bytes(4, "little") for word in part) for part in zip(*words, strict=True))
-    return int.from_bytes(kept, "little"), int.from_bytes(set_, "little")
+    kept, fixed = zip(*words, strict=True)
+    return _number(kept), _number(fixed)

@@ -49,9 +49,10 @@ class HostStore:
     def __init__(self, shape: ModelShape, block_size: int) -> None:
         self.shape = shape
         self.block_size = block_size
-        self._row = row_bytes(shape)
-        self.block_bytes = 2 * shape.layers * block_size * self._row
-        self._blocks = _Blocks(shape.layers, block_size * self._row)
+        self.row = row_bytes(shape)
+        """Bytes of a key row."""
+        self.block_bytes = 2 * shape.layers * block_size * self.row
+        self._blocks = _Blocks(shape.layers, block_size * self.row)
 
     @property
     def bytes_reserved(self) -> int:
@@ -68,7 +69,7 @@ class HostStore:
 
     def lay(self, layer: int, block: int, offset: int, k: bytes, v: bytes) -> None:
         """As `put`, from the bytes of the rows."""
-        start, size = offset * self._row, self.block_size * self._row
+        start, size = offset * self.row, self.block_size * self.row
         for kept, new in zip(self._blocks[block][layer], (k, v), strict=True):
             if offset:
                 kept[start : start + len(new)] = new
@@ -111,22 +112,22 @@ class HostView:
     def __init__(self, store: HostStore, table: Sequence[int]) -> None:
         self._store = store
         self._table = table
-        self._row = row_bytes(store.shape)
 
     def write(self, layer: int, start: int, k: mx.array, v: mx.array) -> None:
         """See `KVView.write`; the table covers the positions."""
-        keys, values, size, done = flat(k), flat(v), self._store.block_size, 0
+        keys, values, done = flat(k), flat(v), 0
+        size, row = self._store.block_size, self._store.row
         while done < k.shape[1]:
             block, offset = divmod(start + done, size)
             stop = min(done + size - offset, k.shape[1])
-            part = slice(done * self._row, stop * self._row)
+            part = slice(done * row, stop * row)
             self._store.lay(layer, self._table[block], offset, keys[part], values[part])
             done = stop
 
     def read(self, layer: int, length: int, every: int = 1) -> tuple[mx.array, mx.array]:
         """See `KVView.read`; there is one head, which is always among those that are read."""
         blocks = self._table[: -(-length // self._store.block_size)]
-        return _fitted(self._store.joined(layer, blocks), length, self._store.shape)
+        return _fitted(self._store.joined(layer, blocks), length, self._store.shape.head_dim)
 
 
 class HostRows:
@@ -145,7 +146,7 @@ class HostRows:
 
     def read(self, layer: int, length: int, every: int = 1) -> tuple[mx.array, mx.array]:
         keys, values = self._layers[layer]
-        return _fitted((bytes(keys), bytes(values)), length, self.shape)
+        return _fitted((bytes(keys), bytes(values)), length, self.shape.head_dim)
 
     def copy(self) -> HostRows:
         """An independent view with the same rows."""
@@ -154,11 +155,11 @@ class HostRows:
         return twin
 
 
-def _fitted(rows: tuple[bytes, bytes], length: int, shape: ModelShape) -> tuple[mx.array, mx.array]:
+def _fitted(rows: tuple[bytes, bytes], length: int, width: int) -> tuple[mx.array, mx.array]:
     """Keys and values of `length` rows: cut there, or zeros behind what there is."""
-    size = length * row_bytes(shape)
+    size = 4 * width * length
     keys, values = (data[:size].ljust(size, b"\0") for data in rows)
-    return shaped(keys, shape.head_dim), shaped(values, shape.head_dim)
+    return shaped(keys, width), shaped(values, width)
 
 
 # ---- logits

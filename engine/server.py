@@ -50,6 +50,8 @@ from engine.replies import ChatReply, CompletionReply, Reply
 from engine.responses import error_response, json_response
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
+Row = tuple[str, str, Handler]
+"""Method, path and handler of a route."""
 
 NAME = "conformance-engine"
 MAX_BODY_BYTES = 32 * 2**20
@@ -149,9 +151,9 @@ class Routes:
         self._exchanges = exchanges
         self._metrics = metrics.registry(worker.stats)
 
-    def table(self, test_mode: bool) -> list[tuple[str, str, Handler]]:
+    def table(self, test_mode: bool) -> list[Row]:
         """(method, path, handler) of every route."""
-        routes: list[tuple[str, str, Handler]] = [
+        routes: list[Row] = [
             ("POST", "/v1/completions", self.completions),
             ("POST", "/v1/chat/completions", self.chat),
             ("POST", "/tokenize", self.tokenize),
@@ -166,7 +168,7 @@ class Routes:
             ("POST", "/v1/cache/reset", self.reset),
             ("POST", "/v1/cache/mark", self.mark),
         ]
-        test: list[tuple[str, str, Handler]] = [
+        test: list[Row] = [
             ("POST", "/v1/test/overwrite", self.overwrite),
             ("POST", "/v1/test/adapter", self.adapter),
             ("GET", "/v1/test/integrity", self.integrity),

@@ -60,9 +60,6 @@ def told(
     cores as far as there is work for it."""
     rest = rounds[ALONE:]
     cores = spare[: min(_MOST, len(rest) // _WORTH)]
-    if not cores:
-        yield from in_turn(chase, rounds)
-        return
     for part in in_turn(chase, rounds[:ALONE]):
         yield part
         if part.is_late:
@@ -159,10 +156,12 @@ class _Shift:
         """Give helpers what they lack, do a round, and hear what was done meanwhile."""
         for helper in list(self._helpers):
             self._fill(helper)
-        if self._todo:
-            number = self._todo.popleft()
-            self._note(number, self._chase(self._rounds[number]))
-        self._hear(0 if self._todo else None)
+        if not self._todo:
+            self._hear(None)
+            return
+        number = self._todo.popleft()
+        self._note(number, self._chase(self._rounds[number]))
+        self._hear(0)
 
     def _fill(self, helper: Helper) -> None:
         while self._todo and len(helper.owes) < _AHEAD:

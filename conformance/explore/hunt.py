@@ -79,10 +79,8 @@ class Hunt:
         self.examples += later.examples
         self.seconds = max(self.seconds, later.seconds)
         self.statuses.update(later.statuses)
-        self.errors, self.alarms = (
-            _few([*mine, *theirs])
-            for mine, theirs in ((self.errors, later.errors), (self.alarms, later.alarms))
-        )
+        self.errors = _few([*self.errors, *later.errors])
+        self.alarms = _few([*self.alarms, *later.alarms])
         self.shrinking, self.failure, self.by = later.shrinking, later.failure, later.by
         self.is_flaky, self.is_late = later.is_flaky, self.is_late or later.is_late
 
@@ -99,24 +97,6 @@ class _TimeUp(BaseException):
     """No more examples; not an Exception, which Hypothesis would take for a failure."""
 
 
-def hunt(
-    workloads: SearchStrategy[Json],
-    judge: Judge,
-    examples: int,
-    number: int = 0,
-    seconds: float | None = None,
-    healthy: Judge | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Hunt:
-    """At most so many examples, and so many seconds; `number` is the seed of all random choice.
-
-    With `healthy`, what fails counts where it passes there: neither a false alarm nor a spec that shows
-    nothing on a server without the fault.
-    """
-    chase = Chase(workloads, judge, healthy, seconds, clock)
-    return gathered(in_turn(chase, rounds(examples, number)))
-
-
 @dataclass(frozen=True)
 class Round:
     """Examples that are drawn afresh, apart from all others: any process may do it, with the same result."""
@@ -126,7 +106,7 @@ class Round:
 
 
 def rounds(examples: int, number: int) -> list[Round]:
-    """The rounds of a hunt, in their order."""
+    """The rounds of a hunt, in their order; `number` is the seed of all random choice."""
     starts = range(0, examples, _ROUND)
     return [Round(number * _SEEDS + start, min(_ROUND, examples - start)) for start in starts]
 
@@ -161,7 +141,10 @@ class Chase:
         clock: Callable[[], float] = time.monotonic,
         start: float | None = None,
     ) -> None:
-        """`start`: when the hunt began, where that is not now; `time.monotonic` is one for all processes."""
+        """At most so many `seconds` from `start`, which is now if it is not said; `time.monotonic` is
+        one for all processes. With `healthy`, what fails counts where it passes there: neither a false alarm
+        nor a spec that shows nothing on a server without the fault.
+        """
         self._workloads, self._judge, self._healthy, self._clock = workloads, judge, healthy, clock
         self.start = clock() if start is None else start
         self._end = None if seconds is None else self.start + seconds

@@ -22,13 +22,14 @@ from conformance.explore import crew
 from conformance.explore.crew import Helper, Target, _in_order, told
 from conformance.explore.drawn import place
 from conformance.explore.ground import INSIDE
-from conformance.explore.hunt import Failure, Hunt, Judged, Round, gathered, hunt, rounds
+from conformance.explore.hunt import Failure, Hunt, Judged, Round, gathered, rounds
 from conformance.explore.inprocess import configured
 from conformance.explore.judging import Inside
 from conformance.explore.script import Json
 from conformance.explore.strategies import workloads
 from conformance.permission import PERMISSIONS
 from engine.faults import parts_for
+from tests.conformance.hunting import hunt
 
 FAILED = Failure({"steps": []}, [])
 HERE = Target("", None, None)
@@ -143,7 +144,7 @@ class Local:
 
 
 def test_few_rounds_call_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_helpers", None)
+    monkeypatch.setattr(crew, "Helper", None)
     assert len(list(told(Local(), told_in(crew.ALONE + 4), [1, 2], HERE))) == crew.ALONE + 4
     assert len(list(told(Local(), told_in(100), [], HERE))) == 100
 

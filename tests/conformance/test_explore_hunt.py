@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from hypothesis import strategies as st
 
-from conformance.explore.hunt import Judge, Judged, hunt
+from conformance.explore.hunt import Judge, Judged
 from conformance.explore.script import Json
 from conformance.spec import Expect
 from conformance.verdict import Status, Verdict
+from tests.conformance.hunting import hunt
 
 EXPECT = Expect(judge="counted", args={}, requirement="count/1", id="counted")
 NUMBERS: st.SearchStrategy[Json] = st.builds(

@@ -15,6 +15,7 @@ from conformance.explore.script import Json, Script
 from conformance.explore.strategies import Move
 from conformance.history import Facts
 from engine.faults import parts_for
+from tests.conformance import hunting
 
 
 @cache
@@ -71,7 +72,7 @@ def no_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("move", "profile", "judge", "fault"), SHOWN, ids=[row[3] for row in SHOWN])
 def test_a_move_fails_with_the_fault_that_it_shows(move: Move, profile: str, judge: str, fault: str) -> None:
     made = alone(move, profile, inside().facts)
-    found = hunt.hunt(made, inside(fault), 30, healthy=inside())
+    found = hunting.hunt(made, inside(fault), 30, healthy=inside())
     assert found.failure is not None
     assert judge in {expect.judge for expect, _ in found.failure.accusers}
     assert found.alarms == []
@@ -90,7 +91,7 @@ def test_on_the_healthy_engine_it_passes_and_shows_that(
         shown.extend(str(verdict.status) for expect, verdict in verdicts if expect.judge == judge)
         return verdicts
 
-    found = hunt.hunt(alone(move, profile, inside().facts), judged, 4)
+    found = hunting.hunt(alone(move, profile, inside().facts), judged, 4)
     assert (found.failure, found.errors) == (None, [])
     assert "pass" in shown
 
@@ -106,7 +107,7 @@ def test_where_the_target_lacks_what_it_needs_something_else_is_asked(move: Move
         seen.append(data)
         return []
 
-    hunt.hunt(alone(move, "default", LEAST), kept, 3)
+    hunting.hunt(alone(move, "default", LEAST), kept, 3)
     steps = [step for data in seen for step in data["steps"]]
     assert all(any({"prompt", "opening"} & step.keys() for step in data["steps"]) for data in seen)
     assert not any({"hold", "reset", "reload", "messages"} & step.keys() for step in steps)
